@@ -1,0 +1,168 @@
+"""What a job is (`JobSpec`, asked for by the user) and how it fares (`JobRecord`).
+
+Both are immutable; the coordinator replaces a record at each event. How a record
+may change is the business of `transitions`, who changes it of `coordinator`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]{0,99}")
+
+
+class Convergence(Enum):
+    """Convergence class of a job's algorithm. Source: SLAQ, section 3.2 (two curve families)."""
+
+    SUBLINEAR = "sublinear"  # first-order methods: f(k) = 1/(a k^2 + b k + c) + d
+    SUPERLINEAR = "superlinear"  # (quasi-)Newton, EM-like: f(k) = mu^(k-b) + c
+
+
+class JobState(Enum):
+    """States of a job; `transitions.TRANSITIONS` says which event leads where."""
+
+    WAITING = "waiting"  # admitted, holds no ranks
+    STARTING = "starting"  # ranks were promised, the first group is being formed
+    RUNNING = "running"  # trains; no order under way
+    REGROUPING = "regrouping"  # trains; will change its group at the next epoch boundary
+    PAUSING = "pausing"  # trains; will checkpoint and give back all ranks at the boundary
+    STOPPING = "stopping"  # will end without a result at its next iteration (cancelled)
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    REJECTED = "rejected"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job has ended for good."""
+        return self in _FINAL
+
+
+_FINAL = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED, JobState.REJECTED})
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What the user asked for. Raises ValueError, naming the field, on impossible values."""
+
+    name: str
+    #: Name of the model class in the catalogue, or `module:Class` / `path.py:Class`.
+    model: str
+    #: Key of the prepared data set.
+    data: str
+    #: Number of chunks of the data; also the largest useful number of workers.
+    num_chunks: int
+    #: Passes over the data after which the job is done.
+    max_epochs: int
+    #: Fewest workers with which the job may run.
+    min_workers: int = 1
+    #: Most workers that the job may hold; None: as many as it has chunks.
+    max_workers: int | None = None
+    #: Importance relative to other jobs, > 0.
+    weight: float = 1.0
+    #: Seconds after the start of the run at which the job is submitted.
+    arrival_s: float = 0.0
+    #: The job is done when its loss reaches this value; also replaces the unknown asymptote.
+    target_loss: float | None = None
+    #: The job is done when its loss improved by less than `tolerance` (relative) in each of
+    #: `patience` iterations in a row; None: not used.
+    tolerance: float | None = None
+    patience: int = 1
+    #: Seconds after submission by which the user wants the job to end; None: no deadline.
+    deadline_s: float | None = None
+    seed: int = 0
+    convergence: Convergence = Convergence.SUBLINEAR
+    #: Hyperparameters by name: numbers, strings, booleans, None, or lists of these.
+    options: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(
+                f"name: {self.name!r} is not 1-100 letters, digits or ._+=,- "
+                "starting with a letter or digit"
+            )
+        _at_least("num_chunks", self.num_chunks, 1)
+        _at_least("max_epochs", self.max_epochs, 1)
+        _at_least("min_workers", self.min_workers, 1)
+        _at_least("patience", self.patience, 1)
+        if self.min_workers > self.num_chunks:
+            raise ValueError(f"min_workers: {self.min_workers} > num_chunks = {self.num_chunks}")
+        if self.max_workers is not None and self.max_workers < self.min_workers:
+            raise ValueError(
+                f"max_workers: {self.max_workers} < min_workers = {self.min_workers}"
+            )
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            raise ValueError(f"weight: {self.weight} is not a finite number > 0")
+        if not (math.isfinite(self.arrival_s) and self.arrival_s >= 0):
+            raise ValueError(f"arrival_s: {self.arrival_s} is not a finite number >= 0")
+        for key in ("target_loss", "tolerance", "deadline_s"):
+            value = getattr(self, key)
+            if value is not None and not math.isfinite(value):
+                raise ValueError(f"{key}: {value} is not finite")
+
+    @property
+    def worker_limit(self) -> int:
+        """Most workers that the job can use: never more than it has chunks."""
+        if self.max_workers is None:
+            return self.num_chunks
+        return min(self.max_workers, self.num_chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """How a job fares, as the coordinator knows it. Times are seconds since run start."""
+
+    spec: JobSpec
+    state: JobState
+    submitted_at: float
+    #: World ranks of the present group, leader first; empty while none is formed.
+    members: tuple[int, ...] = ()
+    #: Members of the group under formation; empty unless STARTING or REGROUPING.
+    forming: tuple[int, ...] = ()
+    #: Generation of the newest group ordered for the job; 0 before the first.
+    generation: int = 0
+    #: Workers that the policy last gave the job.
+    target: int = 0
+    #: A cancel arrived while an order was under way; carried out when it is through.
+    is_cancel_pending: bool = False
+    started_at: float | None = None
+    finished_at: float | None = None
+    #: Completed iterations and passes over the data that were reported.
+    iterations: int = 0
+    epochs: int = 0
+    first_loss: float | None = None
+    last_loss: float | None = None
+    #: Largest drop of the loss in one iteration so far, >= 0 (D_j of SLAQ).
+    largest_drop: float = 0.0
+    #: Rank-seconds held until `held_since`, without the present group's.
+    rank_seconds: float = 0.0
+    held_since: float = 0.0
+    #: Number of times that the group changed while the job was running.
+    regroups: int = 0
+    #: When the number of its workers last changed.
+    changed_at: float = 0.0
+    #: Why the job is in its (final) state, for people.
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.spec.name
+
+    @property
+    def num_workers(self) -> int:
+        """Workers that the job holds now."""
+        return len(self.members)
+
+    def attained_rank_seconds(self, now: float) -> float:
+        """Rank-seconds held until `now` (s since run start)."""
+        return self.rank_seconds + len(self.members) * (now - self.held_since)
+
+
+def _at_least(key: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{key}: {value} < {least}")

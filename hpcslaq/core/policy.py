@@ -1,0 +1,110 @@
+"""The seam between the coordinator and a policy: a frozen view in, a proposal out.
+
+A policy is a frozen dataclass of parameters whose methods are pure functions of the
+view. It proposes; the coordinator checks the bounds and disposes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from hpcslaq.core.events import ProgressReported
+from hpcslaq.core.jobs import JobRecord, JobSpec
+from hpcslaq.errors import PolicyError
+
+#: Workers by job name; a job that is not named gets none.
+Allocation = Mapping[str, int]
+
+
+class Forecaster(Protocol):
+    """Incremental prediction state of all live jobs, kept beside their records.
+
+    The coordinator feeds it; a policy only reads it. `observe` is O(1) per loss.
+    """
+
+    def add(self, spec: JobSpec) -> None:
+        """Begin to follow a job."""
+
+    def observe(self, report: ProgressReported) -> None:
+        """Take in the losses and the step time of one report."""
+
+    def discard(self, job: str) -> None:
+        """Forget a job that has ended."""
+
+
+class NoForecast:
+    """The forecaster of policies that do not predict."""
+
+    def add(self, spec: JobSpec) -> None:
+        """Do nothing."""
+
+    def observe(self, report: ProgressReported) -> None:
+        """Do nothing."""
+
+    def discard(self, job: str) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What a policy may know when it decides."""
+
+    #: Seconds since run start.
+    now: float
+    #: Length of a round in seconds.
+    round_s: float
+    #: Usable worker ranks (not lost).
+    num_ranks: int
+    #: Jobs that have not ended, in the order of their arrival.
+    jobs: tuple[JobRecord, ...]
+    #: The forecaster that the policy asked for; of the type that it asked for.
+    forecaster: Forecaster
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whether an arriving job is taken, and why not."""
+
+    is_accepted: bool
+    reason: str = ""
+
+
+class Policy(Protocol):
+    """Decides who is admitted and how many workers each live job gets."""
+
+    @property
+    def name(self) -> str:
+        """Name by which job files and commands choose the policy."""
+
+    def forecaster(self) -> Forecaster:
+        """A fresh forecaster of the kind that `allocate` reads."""
+
+    def admit(self, spec: JobSpec, view: ClusterView) -> Admission:
+        """Judge an arriving job; `view` does not hold it yet."""
+
+    def allocate(self, view: ClusterView) -> Allocation:
+        """Workers for each job of the view: 0, or min_workers to worker_limit of the job.
+
+        The sum is at most `view.num_ranks`. The same view gives the same answer.
+        """
+
+
+def check_allocation(allocation: Allocation, view: ClusterView) -> None:
+    """Raise PolicyError, naming the bound, where a proposal breaks one."""
+    specs = {record.spec.name: record.spec for record in view.jobs}
+    total = 0
+    for job, count in allocation.items():
+        spec = specs.get(job)
+        if spec is None:
+            raise PolicyError(f"{job}: given {count} workers, but it is not a live job")
+        if count < 0:
+            raise PolicyError(f"{job}: given {count} < 0 workers")
+        if 0 < count < spec.min_workers:
+            raise PolicyError(f"{job}: given {count} < min_workers = {spec.min_workers}")
+        if count > spec.worker_limit:
+            raise PolicyError(f"{job}: given {count} > its limit of {spec.worker_limit} workers")
+        total += count
+    if total > view.num_ranks:
+        raise PolicyError(f"{total} workers given, but there are {view.num_ranks}")

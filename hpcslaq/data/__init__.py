@@ -1,0 +1,1 @@
+"""Real data sets and users' files, converted once into memory-mappable caches."""

@@ -1,0 +1,1 @@
+"""The live runtime: rank 0's loop, the workers' loop, communicators and launching."""

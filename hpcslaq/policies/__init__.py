@@ -1,0 +1,1 @@
+"""Scheduling policies: frozen parameters, pure functions of a cluster view."""

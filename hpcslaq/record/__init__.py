@@ -1,0 +1,1 @@
+"""What is kept on disk: run directory, journal, checkpoints, job files."""

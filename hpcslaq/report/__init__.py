@@ -1,0 +1,1 @@
+"""Tables, JSON, figures and one HTML page from a run's journal."""

@@ -1,0 +1,1 @@
+"""Models in summation form and the loop that trains them, the same bits on any allocation."""
