@@ -18,6 +18,8 @@ class Start:
     job: str
     generation: int
     members: tuple[int, ...]
+    #: Iterations whose losses are known already; later ones of the history are to be reported.
+    known_iterations: int = 0
 
 
 @dataclass(frozen=True, slots=True)
