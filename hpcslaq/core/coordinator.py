@@ -37,6 +37,7 @@ _DECISIVE = (
     ev.JobSubmitted,
     ev.JobCancelled,
     ev.WeightChanged,
+    ev.GroupDissolved,
     ev.JobFinished,
     ev.JobStopped,
     ev.JobFailed,
@@ -44,6 +45,10 @@ _DECISIVE = (
     ev.RoundElapsed,
     ev.StopRequested,
 )
+
+
+#: Live jobs in these states can use no workers: policies do not see them.
+_BEYOND_POLICY = frozenset({JobState.FINISHING, JobState.STOPPING})
 
 
 @dataclass(slots=True)
@@ -96,6 +101,7 @@ class Coordinator:
             ev.JobCancelled: self._job_cancelled,
             ev.WeightChanged: self._weight_changed,
             ev.GroupFormed: self._group_formed,
+            ev.GroupDissolved: self._group_dissolved,
             ev.ProgressReported: self._progress_reported,
             ev.CheckpointWritten: self._checkpoint_written,
             ev.JobPaused: self._job_paused,
@@ -128,8 +134,20 @@ class Coordinator:
     def view(self, now: float) -> ClusterView:
         """What the policy sees at `now`."""
         usable = len(self.ranks) - self._num_lost
-        live = tuple(self.jobs[name] for name in self._live)
+        jobs = map(self.jobs.__getitem__, self._live)
+        live = tuple(record for record in jobs if record.state not in _BEYOND_POLICY)
         return ClusterView(now, self.round_s, usable, live, self.forecaster)
+
+    def is_release_due(self, event: ev.RankReleased) -> bool:
+        """Whether the release can be handed in now, or an earlier event is still under way.
+
+        Messages of different ranks may overtake each other: a member's release can arrive
+        before its leader's news that the group was formed or dissolved.
+        """
+        rank = self.ranks.get(event.rank)
+        if rank is None or rank.state is RankState.LEAVING:
+            return True
+        return rank.state is RankState.JOINING and not event.was_member
 
     # -- events ------------------------------------------------------------------------
 
@@ -210,6 +228,15 @@ class Coordinator:
         for rank in event.members:
             self._set_rank(rank, RankState.BUSY, event.job)
         return []
+
+    def _group_dissolved(self, event: ev.GroupDissolved, now: float) -> list[cmd.Command]:
+        record = self._current(event.job, event.generation, "dissolved")
+        state = next_state(event.job, record.state, Trigger.DISSOLVED)
+        orders = self._dismiss_joiners(record)
+        # A generation that was ordered but is never formed is forgotten.
+        record = replace(self._dissolved(record, now), generation=event.generation)
+        self._put(replace(record, state=state, target=0))
+        return orders
 
     def _progress_reported(self, event: ev.ProgressReported, now: float) -> list[cmd.Command]:
         record = self._live_record(event.job, "reported")
@@ -426,7 +453,11 @@ class Coordinator:
         """The record of a live job, if `generation` is its newest."""
         record = self._live_record(job, what)
         # A job may finish before the regroup under way takes place.
-        earlier = record.state is JobState.REGROUPING and what in ("finished", "failed")
+        earlier = record.state is JobState.REGROUPING and what in (
+            "dissolved",
+            "finished",
+            "failed",
+        )
         if generation != record.generation and not earlier:
             raise InvalidTransition(
                 f"{job}: generation {generation} {what}, its newest is {record.generation}"

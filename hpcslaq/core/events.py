@@ -64,6 +64,18 @@ class GroupFormed:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupDissolved:
+    """The group makes no further pass: its members are on their way out.
+
+    What became of the job follows (JobFinished, JobFailed, JobPaused or JobStopped): its leader
+    may still have to evaluate the model or to write it.
+    """
+
+    job: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProgressReported:
     """Iterations completed since the last report.
 
@@ -139,7 +151,7 @@ class JobFailed:
 
 @dataclass(frozen=True, slots=True)
 class RankReleased:
-    """A rank left a group (or gave up joining one) and waits for orders.
+    """A rank left a group (or, not `was_member`, gave up joining one) and waits for orders.
 
     `usage`: seconds spent in this membership by kind ("compute", "reduce", "regroup",
     "checkpoint", "control", "load").
@@ -149,6 +161,7 @@ class RankReleased:
     job: str
     generation: int
     usage: Mapping[str, float] = field(default_factory=dict)
+    was_member: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +191,7 @@ Event = (
     | JobCancelled
     | WeightChanged
     | GroupFormed
+    | GroupDissolved
     | ProgressReported
     | CheckpointWritten
     | JobPaused

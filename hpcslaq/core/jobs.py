@@ -31,6 +31,7 @@ class JobState(Enum):
     REGROUPING = "regrouping"  # trains; will change its group at the next epoch boundary
     PAUSING = "pausing"  # trains; will checkpoint and give back all ranks at the boundary
     STOPPING = "stopping"  # will end without a result at its next iteration (cancelled)
+    FINISHING = "finishing"  # the group is dissolved, the leader still evaluates and writes
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"

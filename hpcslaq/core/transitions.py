@@ -22,6 +22,7 @@ class Trigger(Enum):
     ORDERED_PAUSE = "ordered pause"
     ORDERED_STOP = "ordered stop"
     FORMED = "group formed"
+    DISSOLVED = "group dissolved"
     PROGRESSED = "progress reported"
     CHECKPOINTED = "checkpoint written"
     PAUSED = "job paused"
@@ -45,9 +46,13 @@ TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (S.REGROUPING, Trigger.FORMED): S.RUNNING,
     (S.PAUSING, Trigger.PAUSED): S.WAITING,
     (S.STOPPING, Trigger.STOPPED): S.CANCELLED,
+    (S.RUNNING, Trigger.DISSOLVED): S.FINISHING,
+    (S.REGROUPING, Trigger.DISSOLVED): S.FINISHING,
+    (S.PAUSING, Trigger.DISSOLVED): S.PAUSING,
+    (S.STOPPING, Trigger.DISSOLVED): S.STOPPING,
     **{
         (state, trigger): target
-        for state in (S.RUNNING, S.REGROUPING, S.PAUSING, S.STOPPING)
+        for state in (S.RUNNING, S.REGROUPING, S.PAUSING, S.STOPPING, S.FINISHING)
         for trigger, target in (
             (Trigger.PROGRESSED, state),
             (Trigger.CHECKPOINTED, state),
@@ -57,12 +62,12 @@ TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     },
     **{
         (state, Trigger.LOST_ALL): S.WAITING
-        for state in (S.STARTING, S.RUNNING, S.REGROUPING, S.PAUSING)
+        for state in (S.STARTING, S.RUNNING, S.REGROUPING, S.PAUSING, S.FINISHING)
     },
     (S.STOPPING, Trigger.LOST_ALL): S.CANCELLED,
     **{
         (state, Trigger.RESTARTED): S.WAITING
-        for state in (S.WAITING, S.STARTING, S.RUNNING, S.REGROUPING, S.PAUSING)
+        for state in (S.WAITING, S.STARTING, S.RUNNING, S.REGROUPING, S.PAUSING, S.FINISHING)
     },
     (S.STOPPING, Trigger.RESTARTED): S.CANCELLED,
     # A checkpoint is written off the critical path, so its report may come late.

