@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import get_args
 
 from mpi4py import MPI
 
 from hpcslaq.core import commands, events
+from hpcslaq.core.jobs import JobSpec
 from hpcslaq.mpi import messages
 from hpcslaq.record.codec import Codec
 
@@ -20,9 +22,7 @@ ACTIVE_PAUSE_S = (20e-6, 1e-3)
 #: The same for a rank that waits for orders: the cap keeps it below 1 % of a core.
 IDLE_PAUSE_S = (20e-6, 10e-3)
 
-CODEC = Codec(
-    (*commands.Command.__args__, *events.Event.__args__, *messages.MESSAGES)  # type: ignore[attr-defined]
-)
+CODEC = Codec((JobSpec, *get_args(commands.Command), *get_args(events.Event), *messages.MESSAGES))
 
 
 class Backoff:

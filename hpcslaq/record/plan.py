@@ -1,0 +1,73 @@
+"""The plan of a run: what `run.toml` says, resolved, as every rank reads it.
+
+A job file says what the user wants; the plan says what will be done: each job written
+out, each data set by the directory of its prepared form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hpcslaq.core.jobs import JobSpec
+from hpcslaq.errors import HpcslaqError
+from hpcslaq.record.codec import Codec
+from hpcslaq.record.rundir import RunDirectory, RunDirectoryError
+
+_CODEC = Codec((JobSpec,))
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What a run does. Raises RunDirectoryError where `run.toml` says something else."""
+
+    policy: str
+    jobs: tuple[JobSpec, ...]
+    #: Directory of the prepared data set by data key.
+    data_paths: Mapping[str, str]
+    policy_options: Mapping[str, object] = field(default_factory=dict)
+    round_s: float = 1.0
+    seed: int = 0
+    #: A checkpoint of each job is written at least this often, s.
+    checkpoint_every_s: float = 60.0
+    #: Checkpoints kept per job.
+    keep_checkpoints: int = 2
+    #: Losses are reported to the coordinator at least this often, s.
+    report_every_s: float = 0.1
+    #: The job file that was asked for, for people.
+    job_file: str = ""
+
+    def write(self, run: RunDirectory) -> None:
+        """Write the plan as the run's `run.toml`."""
+        document: dict[str, object] = {
+            "job_file": self.job_file,
+            "run": {name: getattr(self, name) for name in _SETTINGS},
+            "data": {key: {"path": path} for key, path in self.data_paths.items()},
+            "job": [_CODEC.to_json(job) for job in self.jobs],
+        }
+        run.write_run_toml(document)
+
+    @classmethod
+    def read(cls, run: RunDirectory) -> RunPlan:
+        """The plan that `write` wrote."""
+        document = run.read_run_toml()
+        try:
+            return cls(
+                jobs=tuple(_CODEC.from_json(job) for job in document["job"]),
+                data_paths={key: item["path"] for key, item in document["data"].items()},
+                job_file=document["job_file"],
+                **{name: document["run"][name] for name in _SETTINGS},
+            )
+        except (KeyError, TypeError, HpcslaqError) as error:
+            raise RunDirectoryError(f"{run.run_toml}: is damaged: {error!r}") from None
+
+
+_SETTINGS = (
+    "policy",
+    "policy_options",
+    "round_s",
+    "seed",
+    "checkpoint_every_s",
+    "keep_checkpoints",
+    "report_every_s",
+)
