@@ -20,7 +20,8 @@ from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
 from hpcslaq.mpi.channel import Channel
 from hpcslaq.mpi.messages import TAG_EVENT, TAG_ORDER, TAG_PEER, Ready, Refused
-from hpcslaq.record.checkpoint import CheckpointStore
+from hpcslaq.errors import CheckpointError
+from hpcslaq.record.store import CheckpointStore
 
 log = logging.getLogger(__name__)
 
@@ -32,17 +33,17 @@ class Snapshot:
     iterations: int
     epochs: int
     arrays: Mapping[str, np.ndarray]
-    meta: Mapping[str, str | int | float]
 
 
 class CheckpointWriter:
     """Writes snapshots one after another in a thread of its own.
 
     A snapshot that waits is replaced by a newer one. A failed write is logged once and
-    reported as None; training goes on and the last good checkpoint stays.
+    not reported; training goes on and the last good checkpoint stays.
     """
 
-    def __init__(self, store: CheckpointStore) -> None:
+    def __init__(self, job: str, store: CheckpointStore) -> None:
+        self._job = job
         self._store = store
         self._inbox: queue.Queue[Snapshot | None] = queue.Queue()
         self._results: queue.Queue[ev.CheckpointWritten] = queue.Queue()
@@ -57,7 +58,7 @@ class CheckpointWriter:
         self._inbox.put(snapshot)
 
     def write_now(self, snapshot: Snapshot) -> ev.CheckpointWritten:
-        """Write `snapshot` and wait for it. Raises OSError where the disk refuses."""
+        """Write `snapshot` and wait for it. Raises CheckpointError where it cannot."""
         self.close()
         return self._write(snapshot)
 
@@ -89,18 +90,18 @@ class CheckpointWriter:
                 return
             try:
                 self._results.put(self._write(snapshot))
-            except OSError as error:
+            except CheckpointError as error:
                 if not self._has_warned:
                     log.warning("checkpoint not written, training goes on: %s", error)
                     self._has_warned = True
 
     def _write(self, snapshot: Snapshot) -> ev.CheckpointWritten:
         begin = time.monotonic()
-        self._store.save(snapshot.iterations, snapshot.arrays, snapshot.meta)
-        num_bytes = sum(array.nbytes for array in snapshot.arrays.values())
+        meta = {"epochs": snapshot.epochs}
+        num_bytes = self._store.save(snapshot.iterations, snapshot.arrays, meta)
         seconds = time.monotonic() - begin
         return ev.CheckpointWritten(
-            self._store.job, snapshot.iterations, snapshot.epochs, num_bytes, seconds
+            self._job, snapshot.iterations, snapshot.epochs, num_bytes, seconds
         )
 
 
@@ -119,7 +120,7 @@ class Leader:
     ) -> None:
         self._channel = channel
         self._job = job
-        self.checkpoints = CheckpointWriter(store)
+        self.checkpoints = CheckpointWriter(job, store)
         self._report_every_s = report_every_s
         self._checkpoint_every_s = checkpoint_every_s
         #: The order under way; None when there is none.

@@ -22,7 +22,7 @@ from hpcslaq.core import events as ev
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.data.cache import open_dataset
 from hpcslaq.data.dataset import Dataset
-from hpcslaq.errors import HpcslaqError
+from hpcslaq.errors import CheckpointError, HpcslaqError
 from hpcslaq.mpi.boot import Ranks
 from hpcslaq.mpi.channel import ACTIVE_PAUSE_S, CODEC, IDLE_PAUSE_S, Backoff, Channel
 from hpcslaq.mpi.groups import GroupFactory, JobGroup
@@ -38,10 +38,11 @@ from hpcslaq.mpi.messages import (
     Ready,
     Refused,
 )
-from hpcslaq.record.checkpoint import CheckpointStore, ModelFile, write_model
+from hpcslaq.record.modelfile import ModelInfo, SavedModel, write_model
 from hpcslaq.record.plan import RunPlan
-from hpcslaq.record.rundir import RunDirectory
-from hpcslaq.train.catalogue import create_model
+from hpcslaq.record.rundir import RunDirectory, software_versions
+from hpcslaq.record.store import CheckpointStore
+from hpcslaq.train.catalogue import build_model
 from hpcslaq.train.model import Model
 from hpcslaq.train.state import TrainState, initial_state
 from hpcslaq.train.trainer import Flag, StepReport, Trainer
@@ -194,7 +195,7 @@ class Worker:
         if data is None:
             data = self._datasets[order.data_path] = open_dataset(order.data_path)
         return Seat(
-            spec, data, create_model(spec.model, spec.options), order.generation, order.members
+            spec, data, build_model(spec.model, spec.options), order.generation, order.members
         )
 
     def _load_state(self, seat: Seat, order: Lead) -> tuple[TrainState, Leader]:
@@ -208,8 +209,6 @@ class Worker:
         if loaded is None:
             state = initial_state(seat.spec, seat.model, seat.data)
         else:
-            for path, reason in loaded.refused:
-                log.warning("%s: checkpoint %s refused: %s", seat.spec.name, path, reason)
             state = TrainState.unpack(loaded.arrays)
         leader = Leader(
             self._channel,
@@ -397,7 +396,7 @@ class Worker:
         """Write the state, then give up the group; without a disk the job fails, loudly."""
         try:
             written = leader.checkpoints.write_now(_snapshot(seat, state))
-        except OSError as error:
+        except CheckpointError as error:
             return ev.JobFailed(
                 seat.spec.name,
                 seat.generation,
@@ -424,23 +423,23 @@ class Worker:
             report.stop.value,
             {key: float(value) for key, value in metrics.items()},
         )
-        write_model(
-            self._run.model_file(seat.spec.name),
-            ModelFile(
-                job=seat.spec.name,
-                model=seat.spec.model,
-                options=dict(seat.spec.options),
-                arrays=dict(state.arrays),
-                info=seat.data.describe(),
-                results={
-                    "iterations": state.iterations,
-                    "epochs": state.epochs,
-                    "final_loss": finished.final_loss,
-                    "loss_digest": finished.loss_digest,
-                    "model_digest": finished.model_digest,
-                },
-            ),
+        info = ModelInfo(
+            job=seat.spec.name,
+            model=seat.spec.model,
+            options=seat.spec.options,
+            data={"name": seat.data.name, "num_features": seat.data.num_features},
+            labels=seat.data.labels,
+            digests={
+                "loss_digest": finished.loss_digest,
+                "model_digest": finished.model_digest,
+            },
+            metrics=finished.metrics,
+            iterations=state.iterations,
+            epochs=state.epochs,
+            final_loss=finished.final_loss,
+            versions=software_versions(),
         )
+        write_model(self._run.model_file(seat.spec.name), SavedModel(info, state.arrays))
         return finished
 
     def _fail(self, job: str, generation: int, error: Exception) -> None:
@@ -491,8 +490,7 @@ def _share_failure(group: JobGroup, report: StepReport) -> StepReport:
 def _snapshot(seat: Seat, state: TrainState) -> Snapshot:
     """A copy of the state that a writing thread may keep."""
     arrays = {name: array.copy() for name, array in state.pack().items()}
-    meta = {"model": seat.spec.model, "data_hash": seat.data.content_hash}
-    return Snapshot(state.iterations, state.epochs, arrays, meta)
+    return Snapshot(state.iterations, state.epochs, arrays)
 
 
 def _one_line(error: Exception) -> str:

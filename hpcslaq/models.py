@@ -1,0 +1,59 @@
+"""Finished models without MPI: `load_model(path).predict(X)`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcslaq.record.modelfile import ModelInfo, read_model
+from hpcslaq.train.catalogue import build_model
+from hpcslaq.train.model import Model
+
+__all__ = ["FittedModel", "load_model"]
+
+
+@dataclass(frozen=True, slots=True)
+class FittedModel:
+    """A trained model and what is known about it."""
+
+    #: Job, hyperparameters, data, digests, held-out measures.
+    info: ModelInfo
+    #: The arrays of its state by name.
+    arrays: dict[str, np.ndarray]
+    _model: Model
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Predictions for rows of features.
+
+        X : (n, d) float64, dense or scipy CSR. Class labels are those of the training file.
+        Returns (n,) or, for models with several outputs, (n, k). Raises ValueError where the
+        number of features differs.
+        """
+        expected = self.info.data.get("num_features")
+        if np.ndim(X) != 2 or X.shape[1] != expected:
+            raise ValueError(f"X: shape {np.shape(X)}, expected (n, {expected})")
+        predicted = self._model.predict(self.arrays, X)
+        if self.info.labels is not None and predicted.ndim == 1:
+            return np.asarray(self.info.labels)[predicted.astype(np.int64)]
+        return predicted
+
+
+def load_model(path: str | PathLike[str], *, allow_user_code: bool = False) -> FittedModel:
+    """The model of a finished job, from `RUN/models/<job>.h5`.
+
+    A file never brings code with it. A model of the user's own class (`path.py:Class` or
+    `module:Class`) is therefore only loaded with `allow_user_code=True`. Raises NotFoundError,
+    CheckpointError, TrainingError.
+    """
+    saved = read_model(Path(path))
+    name = saved.info.model
+    if ":" in name and not allow_user_code:
+        raise PermissionError(
+            f"{path}: its model class is {name!r}; pass allow_user_code=True to import it"
+        )
+    model = build_model(name, saved.info.options)
+    return FittedModel(saved.info, dict(saved.arrays), model)
