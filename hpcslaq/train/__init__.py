@@ -1,1 +1,60 @@
-"""Models in summation form and the loop that trains them, the same bits on any allocation."""
+"""Models in summation form and the loop that trains them, the same bits on any allocation.
+
+The interface for models of your own is documented in `hpcslaq.train.model`.
+"""
+
+from hpcslaq.train.catalogue import MODELS, build_model, load_model_class
+from hpcslaq.train.model import (
+    Batch,
+    Chunk,
+    Context,
+    DataInfo,
+    Draw,
+    Model,
+    Step,
+    TrainingData,
+    batch_rows,
+    data_info,
+)
+from hpcslaq.train.options import Option, validate_options
+from hpcslaq.train.state import TrainState, initial_state
+from hpcslaq.train.trainer import (
+    Failure,
+    Flag,
+    Reducer,
+    Solo,
+    StepReport,
+    StopRule,
+    Trainer,
+    chunk_share,
+)
+
+__all__ = [
+    # what a model of your own needs
+    "Model",
+    "Option",
+    "Step",
+    "Chunk",
+    "Draw",
+    "Context",
+    "DataInfo",
+    "Batch",
+    "TrainingData",
+    "batch_rows",
+    # what a driver needs
+    "MODELS",
+    "build_model",
+    "load_model_class",
+    "validate_options",
+    "data_info",
+    "initial_state",
+    "TrainState",
+    "Trainer",
+    "Reducer",
+    "Solo",
+    "Flag",
+    "StepReport",
+    "StopRule",
+    "Failure",
+    "chunk_share",
+]

@@ -1,0 +1,161 @@
+"""Models with linear scores X W + b and a loss per row: shared by logistic, softmax and SVM.
+
+    minimise  1/n sum_i loss(x_i W + b, y_i) + l2/2 |W|^2
+
+A subclass says what a row's loss is. Solvers: `lbfgs` and `gd` pass over all rows, `sgd`,
+`momentum` and `adam` take mini-batches.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy import sparse
+
+from hpcslaq.core.jobs import Convergence
+from hpcslaq.train import descent, lbfgs, stochastic
+from hpcslaq.train.exact import Statistics
+from hpcslaq.train.model import (
+    Array,
+    Chunk,
+    Context,
+    DataInfo,
+    Draw,
+    Features,
+    Model,
+    State,
+    Step,
+    Totals,
+    TrainingData,
+    batch_rows,
+    data_info,
+    steps_for_batches,
+    targets,
+)
+from hpcslaq.train.options import Option
+
+OPTIONS: Mapping[str, Option] = {
+    "solver": Option(str, "lbfgs", "how to minimise", choices=("lbfgs", "gd", *stochastic.NAMES)),
+    "l2": Option(float, 0.0, "weight of the penalty l2/2 |W|^2 on the mean loss", at_least=0.0),
+    "intercept": Option(bool, True, "fit an intercept; it is not penalised"),
+    "memory": Option(int, 10, "pairs that lbfgs remembers", at_least=1, at_most=100),
+    "gradient_tolerance": Option(
+        float, 1e-7, "lbfgs and gd end when no element of the gradient is larger", at_least=0.0
+    ),
+    "step": Option(float, None, "fixed step of gd; none: adaptive", above=0.0),
+    **stochastic.OPTIONS,
+}
+
+
+class ScoreModel(Model):
+    """Base class; the parameters are W (d, K) row by row, then b (K,), in one vector."""
+
+    convergence: ClassVar[Convergence] = Convergence.SUPERLINEAR
+    options: ClassVar[Mapping[str, Option]] = OPTIONS
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        super().__init__(settings)
+        self.solver: str = self.settings["solver"]
+        self.is_stochastic = self.solver in stochastic.NAMES
+
+    @abstractmethod
+    def row_losses(self, scores: Array, y: Array, cache: dict[str, Any]) -> tuple[float, Array]:
+        """Sum of the rows' losses and their derivatives by the scores, (n,) or (n, K).
+
+        `scores` may be overwritten; `cache` is for what depends on y only.
+        """
+
+    def num_outputs(self, info: DataInfo) -> int:
+        """K: scores of a row; 1 here."""
+        return 1
+
+    def num_inputs(self, info: DataInfo) -> int:
+        """Features of a row after `features`."""
+        return info.num_features
+
+    def features(self, X: Features) -> Features:
+        """The features that the scores are linear in; X itself here."""
+        return X
+
+    def steps_per_epoch(self, info: DataInfo) -> int:
+        """Mini-batches per epoch, 1 for the full-batch solvers."""
+        if not self.is_stochastic:
+            return 1
+        return steps_for_batches(info, self.settings["batch_size"])
+
+    def initial_state(self, data: TrainingData, rng: np.random.Generator) -> State:
+        """All parameters 0."""
+        info = data_info(data)
+        x = np.zeros((self.num_inputs(info) + 1) * self.num_outputs(info))
+        if self.solver == "lbfgs":
+            return lbfgs.start(x, self.settings["memory"])
+        if self.solver == "gd":
+            return descent.start(x, self.settings["step"])
+        return stochastic.start(x, self.solver)
+
+    def statistics(self, state: State, chunk: Chunk, draw: Draw) -> Statistics:
+        """Sums of loss and gradient (P,) over the chunk's rows (of this mini-batch)."""
+        if not self.is_stochastic:
+            return self._sums(state["trial"], chunk.X, targets(chunk), chunk.cache)
+        rows = batch_rows(chunk, draw)
+        sums = self._sums(state["x"], chunk.X[rows], targets(chunk)[rows], {})
+        return sums | {"rows": float(rows.size)}
+
+    def _sums(
+        self, x: Array, X: Features, y: Array, cache: dict[str, Any]
+    ) -> dict[str, Array | float]:
+        X = self.features(X)
+        num_outputs = x.size // (X.shape[1] + 1)
+        weights, intercept = _split(x, num_outputs)
+        scores = X @ weights
+        scores += intercept
+        loss, slopes = self.row_losses(scores, y, cache)
+        transposed = cache.get("transposed")
+        if transposed is None:  # scipy makes a new object each time, which costs 30 us
+            transposed = X.T
+            if sparse.issparse(X):
+                cache["transposed"] = transposed
+        gradient = np.empty(x.size)
+        gradient[:-num_outputs] = (transposed @ slopes).ravel()
+        gradient[-num_outputs:] = slopes.sum(axis=0) if self.settings["intercept"] else 0.0
+        return {"loss": float(loss), "gradient": gradient}
+
+    def update(self, state: State, totals: Totals, context: Context) -> Step:
+        """One evaluation of the solver."""
+        x = state["x"] if self.is_stochastic else state["trial"]
+        num_rows = totals["rows"] if self.is_stochastic else context.info.num_rows
+        num_outputs = self.num_outputs(context.info)
+        gradient = totals["gradient"]
+        gradient /= num_rows
+        loss = totals["loss"] / num_rows
+        l2 = self.settings["l2"]
+        if l2:
+            weights = x[:-num_outputs]
+            loss += 0.5 * l2 * float(weights @ weights)
+            gradient[:-num_outputs] += l2 * weights
+        if self.is_stochastic:
+            stochastic.move(state, gradient, self.solver, self.settings, context.epoch)
+            per_epoch = self.settings["losses_per_epoch"]
+            return Step(stochastic.report(state, loss, context, per_epoch))
+        advance = lbfgs.advance if self.solver == "lbfgs" else descent.advance
+        return advance(state, loss, gradient, self.settings["gradient_tolerance"])
+
+    def parameters(self, state: State) -> Array:
+        """(P,): W row by row, then b."""
+        return state["x"]
+
+    def scores(self, state: State, X: Features) -> Array:
+        """X W + b: (n,), or (n, K) if a row has several scores."""
+        X = self.features(X)
+        weights, intercept = _split(state["x"], state["x"].size // (X.shape[1] + 1))
+        return np.asarray(X @ weights + intercept)
+
+
+def _split(x: Array, num_outputs: int) -> tuple[Array, Any]:
+    """W as (d,) and b as a float for one output, else (d, K) and (K,)."""
+    if num_outputs == 1:
+        return x[:-1], x[-1]
+    return x[:-num_outputs].reshape(-1, num_outputs), x[-num_outputs:]

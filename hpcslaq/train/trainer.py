@@ -1,0 +1,409 @@
+"""The loop body of one member of a job: one pass of statistics, reduction and update.
+
+All members call `Trainer.step` in lock-step. A pass is
+
+    statistics of my chunks -> maximum(flags, checks, maxima) -> add(statistics) -> update
+
+with one small MAX and one large SUM all-reduce; the pass is computed again when the grid of
+the exact sums does not fit (`exact`). Every decision is taken from reduced values, so all
+members take the same one. Whoever fails says so in the next MAX; nobody waits in a SUM that
+another member will not enter. What to do with a report is the driver's business.
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, IntEnum
+from typing import Protocol
+
+import numpy as np
+
+from hpcslaq.core.jobs import JobSpec
+from hpcslaq.errors import TrainingError
+from hpcslaq.train.exact import (
+    MAX_SEGMENTS,
+    Array,
+    ExactSum,
+    Layout,
+    misfits,
+    next_bounds,
+    not_finite,
+    tight_bounds,
+)
+from hpcslaq.train.model import Chunk, Context, Draw, Model, TrainingData, data_info
+from hpcslaq.train.state import TrainState
+
+#: How often a pass may be computed again before its statistics count as not reproducible.
+_MAX_REDOS = 2
+
+
+class Reducer(Protocol):
+    """Reductions over the members of a job, in place, on 1-D contiguous float64 arrays."""
+
+    @property
+    def num_members(self) -> int: ...
+
+    def maximum(self, buffer: Array) -> None:
+        """Replace each element by its maximum over the members."""
+
+    def add(self, buffer: Array) -> None:
+        """Replace each element by its sum over the members; the order does not matter."""
+
+
+class Solo:
+    """The reducer of a job with one member."""
+
+    num_members = 1
+
+    def maximum(self, buffer: Array) -> None:
+        """Nothing to do."""
+
+    def add(self, buffer: Array) -> None:
+        """Nothing to do."""
+
+
+class Flag(IntEnum):
+    """Places of the flags in the MAX reduction. Values are >= 0, the largest wins, 0: not set."""
+
+    ERROR = 0  # 1 + index of a member that cannot go on
+    STOP = 1  # end at once, without a result (cancelled)
+    LEAVE = 2  # the group changes at the next epoch boundary; kept until then
+    CHECKPOINT = 3  # free for the driver
+    USER_1 = 4
+    USER_2 = 5
+    USER_3 = 6
+    USER_4 = 7
+
+
+class StopRule(Enum):
+    """Why a job is done."""
+
+    EPOCHS = "epochs"
+    TARGET_LOSS = "target_loss"
+    TOLERANCE = "tolerance"
+    CONVERGED = "converged"
+
+
+# Places in the MAX buffer after the flags: pairs (value, -value) whose maxima are equal up to
+# the sign exactly if all members have the same value. Then the maxima of the segments.
+_LAYOUT, _CHECKSUM, _PASSES, _MAXIMA = 8, 10, 12, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a job cannot go on."""
+
+    #: Index of the member that reports it (where every member knows, 0).
+    member: int
+    #: One line.
+    message: str
+    #: The traceback, on the failing member; elsewhere empty.
+    details: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What came of a pass: the same on every member, seconds and failure details apart."""
+
+    #: Flags as reduced over all members; LEAVE is kept until the epoch's end.
+    flags: Mapping[Flag, float] = field(default_factory=dict)
+    #: Loss of the iteration that this pass completed, None: it completed none.
+    loss: float | None = None
+    is_epoch_end: bool = False
+    #: The stop rule that is met: the job is done.
+    stop: StopRule | None = None
+    #: The epoch is over and LEAVE is set: all members hold the same state, dissolve the group.
+    is_leaving: bool = False
+    #: STOP was set: nothing was done, dissolve the group.
+    is_stopped: bool = False
+    #: The members' states differ: send the leader's to all (`Trainer.restore`), then go on as
+    #: the rest of the report says. If the epoch did not end, the pass was not done.
+    is_diverged: bool = False
+    failure: Failure | None = None
+    #: Times that the pass was computed again.
+    num_redos: int = 0
+    #: Seconds by the trainer's clock in model code, and in reductions (waiting included).
+    compute_s: float = 0.0
+    reduce_s: float = 0.0
+
+    @property
+    def is_final(self) -> bool:
+        """Whether this group makes no further pass."""
+        return self.is_leaving or self.is_stopped or bool(self.stop or self.failure)
+
+
+class Trainer:
+    """One member's part of a job. Raises TrainingError if it holds no chunk."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        model: Model,
+        data: TrainingData,
+        state: TrainState,
+        reducer: Reducer,
+        *,
+        member: int = 0,
+        chunks: Iterable[int] | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """Join the job as `member`; `chunks` defaults to this member's `chunk_share`."""
+        self.spec, self.model, self.data, self.state = spec, model, data, state
+        self._info = data_info(data)
+        self._steps_per_epoch = model.steps_per_epoch(self._info)
+        self._sum = ExactSum(spec.num_chunks)
+        self._buffer: Array = np.zeros(_MAXIMA + MAX_SEGMENTS)
+        self._clock = clock
+        self._reduce_s = 0.0
+        self._chunks: dict[int, Chunk] = {}
+        self.regroup(reducer, member=member, chunks=chunks)
+
+    def regroup(
+        self, reducer: Reducer, *, member: int, chunks: Iterable[int] | None = None
+    ) -> None:
+        """Go on in another group, at an epoch boundary; chunks that are kept are not read again."""
+        if chunks is None:
+            chunks = chunk_share(self.spec.num_chunks, reducer.num_members, member)
+        self._reducer, self.member = reducer, member
+        self._indices = tuple(chunks)
+        if not self._indices:
+            raise TrainingError(
+                f"job {self.spec.name}: member {member} of {reducer.num_members} holds no chunk"
+            )
+        self._chunks = {i: c for i, c in self._chunks.items() if i in self._indices}
+        self._leave = 0.0
+        self._error: Failure | None = None
+        self._checksum = 0.0
+
+    def restore(self, state: TrainState) -> None:
+        """Go on from this state (after `is_diverged`)."""
+        self.state = state
+
+    def step(self, flags: Mapping[Flag, float] | None = None) -> StepReport:
+        """Make one pass together with all other members.
+
+        flags : what this member wants all to know. User code that raises and values that are
+        not finite end up in the report's `failure`, on all members.
+        """
+        began_at = self._clock()
+        self._reduce_s = 0.0
+        report = self._pass(flags or {})
+        if report.stop is not None or report.is_leaving:
+            report = self._confirm(report)
+        compute_s = self._clock() - began_at - self._reduce_s
+        return replace(report, compute_s=compute_s, reduce_s=self._reduce_s)
+
+    # -- one pass -------------------------------------------------------------------------
+
+    def _pass(self, flags: Mapping[Flag, float]) -> StepReport:
+        bounds = self.state.bounds
+        for num_redos in range(_MAX_REDOS + 1):
+            self._accumulate(bounds)
+            reduced = self._exchange(flags)
+            verdict = self._verdict(reduced)
+            if verdict is not None:
+                return verdict
+            layout = self._sum.layout
+            assert layout is not None
+            maxima = reduced[_MAXIMA : _MAXIMA + len(layout.names)].tolist()
+            wrong = misfits(layout, maxima, bounds)
+            if not wrong:
+                self.state.redos += num_redos
+                return self._finish(layout, maxima, reduced, num_redos)
+            bounds = tight_bounds(layout, maxima)
+        return self._failed_alike(
+            reduced, f"statistics {wrong[0]!r} change when computed again: not reproducible"
+        )
+
+    def _accumulate(self, bounds: Mapping[str, int]) -> None:
+        """Sum the statistics of this member's chunks; a failure is kept for the exchange."""
+        self._sum.begin(bounds)
+        if self._error is not None:
+            return
+        state = self.state
+        index = None
+        try:
+            self._checksum = state.checksum(self.model) if state.step == 0 else 0.0
+            for index in self._indices:
+                draw = Draw(self.spec.seed, state.epochs, state.step, self._steps_per_epoch, index)
+                self._sum.add(self.model.statistics(state.arrays, self._chunk(index), draw))
+        except Exception as error:  # noqa: BLE001 - user code: its failure is the job's
+            self._error = self._failure(error, f"statistics of chunk {index}")
+
+    def _chunk(self, index: int) -> Chunk:
+        chunk = self._chunks.get(index)
+        if chunk is None:
+            batch = self.data.chunk(index, self.spec.num_chunks)
+            chunk = self._chunks[index] = Chunk(index, batch.X, batch.y)
+        return chunk
+
+    def _exchange(self, flags: Mapping[Flag, float]) -> Array:
+        """The MAX reduction of flags, checks and maxima; a view that is valid until the next."""
+        buffer, layout = self._buffer, self._sum.layout
+        buffer[:] = 0.0
+        for flag, value in flags.items():
+            buffer[flag] = value
+        if self._error is not None:
+            buffer[Flag.ERROR] = 1.0 + self.member
+        else:
+            _set_pair(buffer, _PASSES, float(self.state.passes))
+            if layout is not None:
+                _set_pair(buffer, _LAYOUT, layout.signature)
+                buffer[_MAXIMA : _MAXIMA + len(layout.names)] = self._sum.maxima
+            _set_pair(buffer, _CHECKSUM, self._checksum)
+        began_at = self._clock()
+        self._reducer.maximum(buffer)
+        self._reduce_s += self._clock() - began_at
+        self._leave = buffer[Flag.LEAVE] = max(self._leave, float(buffer[Flag.LEAVE]))
+        return buffer
+
+    def _verdict(self, reduced: Array) -> StepReport | None:
+        """Why the pass cannot be completed, or None. All members come to the same verdict."""
+        if reduced[Flag.ERROR] > 0:
+            return StepReport(_flags(reduced), failure=self._failure_of(reduced))
+        if reduced[Flag.STOP] > 0:
+            return StepReport(_flags(reduced), is_stopped=True)
+        if _differs(reduced, _CHECKSUM) or _differs(reduced, _PASSES):
+            return StepReport(_flags(reduced), is_diverged=True)
+        layout = self._sum.layout
+        if layout is None or _differs(reduced, _LAYOUT):
+            names = None if layout is None else layout.names
+            return self._failed_alike(
+                reduced, f"statistics: members disagree on names or shapes (here {names})"
+            )
+        infinite = not_finite(layout, reduced[_MAXIMA : _MAXIMA + len(layout.names)])
+        if infinite:
+            return self._failed_alike(
+                reduced, f"statistics {', '.join(infinite)}: not finite (NaN, infinite or > 2^1000)"
+            )
+        return None
+
+    def _finish(
+        self, layout: Layout, maxima: list[float], reduced: Array, num_redos: int
+    ) -> StepReport:
+        """Add up the statistics, update the model, count, and look at the stop rules."""
+        flags = _flags(reduced)
+        total = self._sum.total
+        began_at = self._clock()
+        self._reducer.add(total)
+        self._reduce_s += self._clock() - began_at
+        state = self.state
+        state.bounds = next_bounds(layout, maxima, state.bounds)
+        context = Context(
+            self._info,
+            self.spec.seed,
+            state.epochs,
+            state.step,
+            self._steps_per_epoch,
+            state.iterations,
+            state.last_loss,
+        )
+        try:
+            done = self.model.update(state.arrays, layout.unpack(total), context)
+        except Exception as error:  # noqa: BLE001 - user code: the next exchange tells the others
+            self._error = self._failure(error, "update")
+            return StepReport(flags, num_redos=num_redos)
+        if done.loss is not None and not math.isfinite(done.loss):
+            return self._failed_alike(reduced, f"the loss is {done.loss}")
+        stop, is_epoch_end = self._count(done.loss, done.is_converged)
+        return StepReport(
+            flags,
+            None if done.loss is None else float(done.loss),
+            is_epoch_end,
+            stop,
+            is_leaving=is_epoch_end and self._leave > 0,
+            num_redos=num_redos,
+        )
+
+    def _count(self, loss: float | None, is_converged: bool) -> tuple[StopRule | None, bool]:
+        """Advance the counters; the stop rule that is met, and whether an epoch ended."""
+        state, spec = self.state, self.spec
+        state.passes += 1
+        state.step += 1
+        is_epoch_end = state.step == self._steps_per_epoch
+        if is_epoch_end:
+            state.step = 0
+            state.epochs += 1
+        stop = StopRule.EPOCHS if state.epochs >= spec.max_epochs else None
+        if is_converged:
+            stop = StopRule.CONVERGED
+        if loss is not None:
+            if spec.tolerance is not None and state.last_loss is not None:
+                drop = state.last_loss - loss
+                is_slow = drop < spec.tolerance * max(abs(state.last_loss), 1e-300)
+                state.num_slow = state.num_slow + 1 if is_slow else 0
+                if state.num_slow >= spec.patience:
+                    stop = StopRule.TOLERANCE
+            state.append_loss(loss)
+            if spec.target_loss is not None and loss <= spec.target_loss:
+                stop = StopRule.TARGET_LOSS
+        return stop, is_epoch_end
+
+    # -- agreement and failures -----------------------------------------------------------
+
+    def _confirm(self, report: StepReport) -> StepReport:
+        """One more MAX before the group dissolves: nobody failed, all hold the same state.
+
+        A member whose update failed makes its exchange in its next `step`; they meet here.
+        """
+        buffer = self._buffer
+        buffer[:] = 0.0
+        try:
+            _set_pair(buffer, _CHECKSUM, self.state.checksum(self.model))
+        except Exception as error:  # noqa: BLE001 - user code
+            self._error = self._failure(error, "parameters")
+            buffer[Flag.ERROR] = 1.0 + self.member
+        _set_pair(buffer, _PASSES, float(self.state.passes))
+        began_at = self._clock()
+        self._reducer.maximum(buffer)
+        self._reduce_s += self._clock() - began_at
+        if buffer[Flag.ERROR] > 0:
+            failure = self._failure_of(buffer)
+            return replace(report, failure=failure, stop=None, is_leaving=False)
+        is_diverged = _differs(buffer, _CHECKSUM) or _differs(buffer, _PASSES)
+        return replace(report, is_diverged=is_diverged)
+
+    def _failure(self, error: Exception, where: str) -> Failure:
+        text = str(error).splitlines()
+        return Failure(
+            self.member,
+            f"{self._place()}: {where}: {type(error).__name__}: {text[0] if text else ''}",
+            "".join(traceback.format_exception(error)),
+        )
+
+    def _failure_of(self, reduced: Array) -> Failure:
+        """The failure that the ERROR flag tells of; only its own member knows the details."""
+        member = int(reduced[Flag.ERROR]) - 1
+        if member == self.member and self._error is not None:
+            return self._error
+        return Failure(member, f"{self._place()}: member {member} failed")
+
+    def _failed_alike(self, reduced: Array, problem: str) -> StepReport:
+        """A failure that every member sees in the same reduced values; the first reports it."""
+        message = f"{self._place()}: {problem}"
+        return StepReport(_flags(reduced), failure=Failure(0, message))
+
+    def _place(self) -> str:
+        return f"job {self.spec.name}, iteration {self.state.iterations + 1}"
+
+
+def chunk_share(num_chunks: int, num_members: int, index: int) -> range:
+    """The chunks of one member: consecutive, the shares' sizes differ by at most one."""
+    size, rest = divmod(num_chunks, num_members)
+    start = index * size + min(index, rest)
+    return range(start, start + size + (index < rest))
+
+
+def _set_pair(buffer: Array, place: int, value: float) -> None:
+    buffer[place], buffer[place + 1] = value, -value
+
+
+def _differs(reduced: Array, place: int) -> bool:
+    return bool(reduced[place] != -reduced[place + 1])
+
+
+def _flags(reduced: Array) -> dict[Flag, float]:
+    return {flag: float(reduced[flag]) for flag in Flag if reduced[flag] > 0}
