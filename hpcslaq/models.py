@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcslaq.record.modelfile import ModelInfo, read_model
+from hpcslaq.record.modelfile import CENTER, SCALE, ModelInfo, read_model
 from hpcslaq.train.catalogue import build_model
 from hpcslaq.train.model import Model
 
@@ -25,6 +25,9 @@ class FittedModel:
     #: The arrays of its state by name.
     arrays: dict[str, np.ndarray]
     _model: Model
+    #: (d,) float64 each: what the data was standardised with; None where it was not.
+    center: np.ndarray | None = None
+    scale: np.ndarray | None = None
 
     def predict(self, X: Any) -> np.ndarray:
         """Predictions for rows of features.
@@ -36,6 +39,8 @@ class FittedModel:
         expected = self.info.data.get("num_features")
         if np.ndim(X) != 2 or X.shape[1] != expected:
             raise ValueError(f"X: shape {np.shape(X)}, expected (n, {expected})")
+        if self.center is not None and self.scale is not None:
+            X = (np.asarray(X, dtype=np.float64) - self.center) / self.scale
         predicted = self._model.predict(self.arrays, X)
         if self.info.labels is not None and predicted.ndim == 1:
             return np.asarray(self.info.labels)[predicted.astype(np.int64)]
@@ -56,4 +61,6 @@ def load_model(path: str | PathLike[str], *, allow_user_code: bool = False) -> F
             f"{path}: its model class is {name!r}; pass allow_user_code=True to import it"
         )
     model = build_model(name, saved.info.options)
-    return FittedModel(saved.info, dict(saved.arrays), model)
+    arrays = dict(saved.arrays)
+    center, scale = arrays.pop(CENTER, None), arrays.pop(SCALE, None)
+    return FittedModel(saved.info, arrays, model, center, scale)

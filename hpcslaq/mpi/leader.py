@@ -18,9 +18,9 @@ import numpy as np
 
 from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
+from hpcslaq.errors import CheckpointError
 from hpcslaq.mpi.channel import Channel
 from hpcslaq.mpi.messages import TAG_EVENT, TAG_ORDER, TAG_PEER, Ready, Refused
-from hpcslaq.errors import CheckpointError
 from hpcslaq.record.store import CheckpointStore
 
 log = logging.getLogger(__name__)

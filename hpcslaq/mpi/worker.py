@@ -38,7 +38,7 @@ from hpcslaq.mpi.messages import (
     Ready,
     Refused,
 )
-from hpcslaq.record.modelfile import ModelInfo, SavedModel, write_model
+from hpcslaq.record.modelfile import CENTER, SCALE, ModelInfo, SavedModel, write_model
 from hpcslaq.record.plan import RunPlan
 from hpcslaq.record.rundir import RunDirectory, software_versions
 from hpcslaq.record.store import CheckpointStore
@@ -428,7 +428,7 @@ class Worker:
             model=seat.spec.model,
             options=seat.spec.options,
             data={"name": seat.data.name, "num_features": seat.data.num_features},
-            labels=seat.data.labels,
+            labels=seat.data.class_labels or None,
             digests={
                 "loss_digest": finished.loss_digest,
                 "model_digest": finished.model_digest,
@@ -439,7 +439,10 @@ class Worker:
             final_loss=finished.final_loss,
             versions=software_versions(),
         )
-        write_model(self._run.model_file(seat.spec.name), SavedModel(info, state.arrays))
+        arrays = dict(state.arrays)
+        if seat.data.center is not None and seat.data.scale is not None:
+            arrays |= {CENTER: seat.data.center, SCALE: seat.data.scale}
+        write_model(self._run.model_file(seat.spec.name), SavedModel(info, arrays))
         return finished
 
     def _fail(self, job: str, generation: int, error: Exception) -> None:

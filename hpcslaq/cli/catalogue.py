@@ -1,0 +1,3 @@
+"""What a job file may name: models, policies and data sets, gathered from their packages."""
+
+from __future__ import annotations
