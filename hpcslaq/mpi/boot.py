@@ -18,7 +18,7 @@ mpi4py.rc.thread_level = "serialized"
 from mpi4py import MPI  # noqa: E402  (after the thread level is chosen)
 
 from hpcslaq.errors import LaunchError  # noqa: E402
-from hpcslaq.mpi.launch import launched_rank  # noqa: E402
+from hpcslaq.mpi.launch import launched_rank, launched_size  # noqa: E402
 
 #: A coordinator and one worker.
 MIN_RANKS = 2
@@ -72,10 +72,15 @@ def broadcast_text(ranks: Ranks, text: str | None) -> str:
 
 
 def close_world(ranks: Ranks) -> None:
-    """Free what `open_world` made; collective, at the very end."""
+    """Free what `open_world` made and leave MPI; collective, at the very end.
+
+    Leaving here, not at the interpreter's exit: an exit code other than 0 would make
+    `python -m mpi4py` abort all ranks.
+    """
     if ranks.workers is not None:
         ranks.workers.Free()
     ranks.control.Free()
+    MPI.Finalize()
 
 
 def library_version() -> str:
@@ -92,3 +97,8 @@ def is_speaker() -> bool:
     """Whether this process reports start-up errors: the first rank, also among singletons."""
     rank = launched_rank(os.environ)
     return MPI.COMM_WORLD.Get_rank() == 0 and rank in (None, 0)
+
+
+def promised_size() -> int | None:
+    """Number of ranks that the launcher promised; None where it does not say."""
+    return launched_size(os.environ)

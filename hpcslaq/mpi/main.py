@@ -72,6 +72,7 @@ def run_ranks(prepare: Callable[[], Path]) -> int:
             return _coordinate(ranks, channel, prepare, stop)
         return _work(ranks, channel)
     finally:
+        channel.flush(10.0)
         boot.close_world(ranks)
 
 

@@ -16,11 +16,12 @@ import traceback
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from pathlib import Path
 
 from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
 from hpcslaq.core.jobs import JobSpec
-from hpcslaq.data.cache import open_dataset
+from hpcslaq.data.store import open_dataset
 from hpcslaq.data.dataset import Dataset
 from hpcslaq.errors import CheckpointError, HpcslaqError
 from hpcslaq.mpi.boot import Ranks
@@ -193,16 +194,18 @@ class Worker:
         spec = order.spec
         data = self._datasets.get(order.data_path)
         if data is None:
-            data = self._datasets[order.data_path] = open_dataset(order.data_path)
+            data = self._datasets[order.data_path] = open_dataset(Path(order.data_path))
         return Seat(
             spec, data, build_model(spec.model, spec.options), order.generation, order.members
         )
 
     def _load_state(self, seat: Seat, order: Lead) -> tuple[TrainState, Leader]:
         """The newest valid checkpoint of the job, or its initial state if there is none."""
+        spec = seat.spec
+        identity = {"job": spec.name, "model": spec.model, "data": seat.data.content_hash}
         store = CheckpointStore(
-            self._run.checkpoint_directory(seat.spec.name),
-            seat.spec.name,
+            self._run.checkpoint_directory(spec.name),
+            {**identity, "seed": spec.seed, "chunks": spec.num_chunks},
             self._plan.keep_checkpoints,
         )
         loaded = store.load_newest()
