@@ -72,15 +72,26 @@ def broadcast_text(ranks: Ranks, text: str | None) -> str:
 
 
 def close_world(ranks: Ranks) -> None:
-    """Free what `open_world` made and leave MPI; collective, at the very end.
+    """Leave MPI together; collective, at the very end.
 
-    Leaving here, not at the interpreter's exit: an exit code other than 0 would make
-    `python -m mpi4py` abort all ranks.
+    Messages that nobody wants any more (an order for a group that had just ended) are taken
+    in first: MPICH refuses to free a communicator with unmatched messages. Leaving here and
+    not at the interpreter's exit: an exit code other than 0 would make `python -m mpi4py`
+    abort all ranks.
     """
+    _drain(ranks.control)
+    ranks.control.Barrier()
+    _drain(ranks.control)
     if ranks.workers is not None:
         ranks.workers.Free()
-    ranks.control.Free()
     MPI.Finalize()
+
+
+def _drain(comm: MPI.Intracomm) -> None:
+    """Receive and drop what has arrived."""
+    status = MPI.Status()
+    while (message := comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)) is not None:
+        message.Recv([bytearray(status.Get_count(MPI.BYTE)), MPI.BYTE])
 
 
 def library_version() -> str:
