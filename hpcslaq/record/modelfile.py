@@ -19,6 +19,9 @@ from hpcslaq.record.codec import Codec, CodecError, dump_json, load_json
 
 MODEL = "hpcslaq model"
 
+#: Names of the arrays, beside the model's own, with which its data was standardised; (d,) each.
+CENTER, SCALE = "standardised/center", "standardised/scale"
+
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
