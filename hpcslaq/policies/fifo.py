@@ -1,0 +1,49 @@
+"""First in, first out: the earliest job gets all that it can use, then the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcslaq.core.policy import Allocation, ClusterView, Forecaster, NoForecast
+from hpcslaq.policies.demand import AcceptsAll, Demand
+
+
+@dataclass(frozen=True, slots=True)
+class FifoPolicy(AcceptsAll):
+    """In order of arrival each job gets workers up to its limit while there are any.
+
+    A job whose minimum does not fit into what its elders left is passed over. It cannot be
+    held up by younger jobs: at each decision its elders are served first, then it.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name in job files and commands."""
+        return "fifo"
+
+    def forecaster(self) -> Forecaster:
+        """Arrival order needs no prediction."""
+        return NoForecast()
+
+    def allocate(self, view: ClusterView) -> Allocation:
+        """Workers by job; see the class."""
+        demand = Demand.of(view)
+        return demand.allocation(serve_in_order(demand, np.arange(len(demand)), view.num_ranks))
+
+
+def serve_in_order(demand: Demand, order: np.ndarray, num_ranks: int) -> np.ndarray:
+    """Counts (n,): along `order : (n,)` each job takes what is left, up to its limit."""
+    counts = np.zeros(len(demand), dtype=np.int64)
+    left = num_ranks
+    bounds = zip(
+        order.tolist(), demand.least[order].tolist(), demand.limit[order].tolist(), strict=True
+    )
+    for index, least, limit in bounds:
+        if left == 0:
+            break
+        if least <= left:
+            counts[index] = min(limit, left)
+            left -= counts[index]
+    return counts
