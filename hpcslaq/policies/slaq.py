@@ -41,8 +41,8 @@ class SlaqPolicy(AcceptsAll):
       then those without a prediction, then by gain per worker of the minimum
       (`demand.choose_runners`); the fair shares of unpredicted jobs shrink before that;
     - workers left when no job gains any more are shared evenly, up to the jobs' limits;
-    - D_j is at most first minus lowest loss, so that one outlier upwards does not fix it; it is
-      0 only for jobs that never improved, and these count as unpredicted;
+    - D_j is at most first minus lowest loss, so that one outlier upwards does not fix it; a
+      job that never improved (D_j = 0) gains nothing once it has reported five losses;
     - the time of an iteration is the mean over all iterations (the code leaves the first
       out of the sum, but not out of the divisor);
     - the gain never goes below a job's target loss, where one is given;
@@ -114,7 +114,8 @@ class _Gains:
         return self.prediction.loss_after(which, iterations)
 
     def _weighted(self, which: Rows, drop: Floats) -> Floats:
-        gain = self.demand.weight[which] * drop / self.prediction.scale[which]
+        with np.errstate(over="ignore", invalid="ignore"):
+            gain = self.demand.weight[which] * drop / self.prediction.scale[which]
         return np.where(np.isfinite(gain), np.maximum(gain, 0.0), 0.0)
 
 

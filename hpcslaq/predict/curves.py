@@ -7,7 +7,7 @@ The fit is exact. Given its shape, a curve of either family is linear in an ampl
 level, which have a closed form; the shape has two numbers (sublinear) or one (superlinear)
 and is found on a grid that is refined around its best point. A general solver that starts
 from all ones, as the published code does, often stops far from the least squares, because
-the valley is long and flat (see `reference`).
+the valley is long and flat.
 """
 
 from __future__ import annotations
@@ -90,9 +90,11 @@ def fit_curve(family: Convergence, k: Floats, loss: Floats, *, decay: float = DE
     # In units of the spread, so that squares neither overflow nor vanish.
     unit = float(np.abs(loss).max()) or 1.0
     scaled = loss / unit
-    if family is Convergence.SUBLINEAR:
-        return _fit_sublinear(k, scaled, weight, unit)
-    return _fit_superlinear(k, scaled, weight, unit)
+    # Shapes whose numbers overflow cost infinity, and so lose.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if family is Convergence.SUBLINEAR:
+            return _fit_sublinear(k, scaled, weight, unit)
+        return _fit_superlinear(k, scaled, weight, unit)
 
 
 def resample(k: Floats, loss: Floats) -> tuple[Floats, Floats]:

@@ -44,8 +44,14 @@ def predict_curve(family: Convergence, k: Floats, loss: Floats) -> Fit | None:
     Source: SLAQ, section 3.2 and published code. Deviations: the published code falls back
     where its solver gives up, and first tries a start from the mean of earlier fits; this fit
     is exact, so a start changes nothing, and the fallbacks serve curves that found nothing to
-    fall (a rising end of the window).
+    fall (a rising end of the window). The families end at 0 or above; a history with losses
+    below 0 is fitted as if the loss could still fall by as much as it did in the history.
     """
+    lowest = float(loss.min())
+    if lowest < 0.0:
+        shift = float(loss.max()) - 2.0 * lowest
+        fit = predict_curve(family, k, loss + shift)
+        return None if fit is None else Fit(family, (*fit.params[:-1], fit.level - shift))
     recent_k, recent = k[-WINDOW:], loss[-WINDOW:]
     if len(recent) < DENSE_POINTS:
         recent_k, recent = resample(recent_k, recent)
@@ -73,7 +79,7 @@ def _falls(fit: Fit | None, k: Floats) -> bool:
 class SlaqPrediction:
     """What `SlaqForecaster` knows of some jobs; all arrays are (n,)."""
 
-    #: Whether the future loss can be predicted.
+    #: Whether there were enough losses; a known job that never improved predicts NaN, no gain.
     is_known: NDArray[np.bool_]
     #: Newest loss.
     last_loss: Floats
@@ -121,7 +127,7 @@ class SlaqForecaster:
                 "newest": 0.0,
                 "last": np.nan,
                 "first": np.nan,
-                "lowest": np.inf,
+                "lowest": np.nan,
                 "largest_drop": 0.0,
                 "seconds": 0.0,
                 "iterations": 0.0,
@@ -157,32 +163,31 @@ class SlaqForecaster:
             return
         if report.first_iteration > known + 1:
             history.clear()
-        last, largest = float(table["last"][row]), float(table["largest_drop"][row])
+        table["newest"][row] = report.first_iteration + len(report.losses) - 1
         for loss in fresh:
             if not math.isfinite(loss):
                 history.clear()
                 continue
-            if history and last - loss > largest:
-                largest = last - loss
-            last = loss
+            if history:
+                drop = history[-1] - loss
+                table["largest_drop"][row] = max(float(table["largest_drop"][row]), drop)
             history.append(loss)
-        table["newest"][row] = report.first_iteration + len(report.losses) - 1
-        table["largest_drop"][row], table["last"][row] = largest, last
-        table["lowest"][row] = min(float(table["lowest"][row]), *fresh)
-        if math.isnan(table["first"][row]):
-            table["first"][row] = fresh[0]
+            table["lowest"][row] = np.fmin(table["lowest"][row], loss)
+            if math.isnan(table["first"][row]):
+                table["first"][row] = loss
+            table["last"][row] = loss
         self._update_curve(job, row)
 
     def predict(self, jobs: tuple[str, ...]) -> SlaqPrediction:
         """The columns of these jobs, copied; KeyError where one is not followed."""
         table = self._table
         rows = table.rows(jobs)
-        reach = np.maximum(table["first"][rows] - table["lowest"][rows], 0.0)
-        scale = np.fmin(table["largest_drop"][rows], reach)
+        reach = table["first"][rows] - table["lowest"][rows]
+        scale = np.fmin(table["largest_drop"][rows], np.nan_to_num(reach))
         work = table["seconds"][rows] / np.maximum(table["iterations"][rows], 1.0)
         kind = np.where(scale > 0.0, table["kind"][rows], _NONE)
         return SlaqPrediction(
-            is_known=kind != _NONE,
+            is_known=(kind != _NONE) | (table["newest"][rows] >= MIN_POINTS),
             last_loss=table["last"][rows],
             scale=np.where(scale > 0.0, scale, 1.0),
             work=np.maximum(work, 1e-9),

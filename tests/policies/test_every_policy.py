@@ -1,0 +1,70 @@
+"""What holds for every policy: bounds, liveness, no waste, the same answer twice, no starving."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcslaq.core.policy import ClusterView, check_allocation
+from hpcslaq.policies.registry import make_policy, policy_names
+
+EVERY = pytest.mark.parametrize("name", policy_names())
+#: Policies that promise to serve a job that waited `patience_rounds` rounds.
+PATIENT = pytest.mark.parametrize("name", ["slaq", "fair"])
+
+
+@EVERY
+@settings(max_examples=120, deadline=None)
+@given(data=st.data())
+def test_an_allocation_keeps_every_bound_and_wastes_nothing(
+    name: str, data: st.DataObject, view_of: Callable[..., ClusterView], any_job: Any
+) -> None:
+    jobs = data.draw(st.lists(any_job, max_size=8))
+    num_ranks = data.draw(st.integers(0, 40))
+    policy = make_policy(name)
+    view = view_of(policy, num_ranks, jobs)
+    allocation = policy.allocate(view)
+    check_allocation(allocation, view)
+    assert dict(allocation) == dict(policy.allocate(view))
+    left = num_ranks - sum(allocation.values())
+    for record in view.jobs:
+        given_to = allocation.get(record.name, 0)
+        if given_to == 0:
+            assert record.spec.min_workers > left, "a waiting job would have fitted"
+        else:
+            assert left == 0 or given_to == record.spec.worker_limit, "workers were wasted"
+
+
+@EVERY
+def test_no_jobs_or_no_ranks_give_an_empty_allocation(
+    name: str, view_of: Callable[..., ClusterView], job_type: Any
+) -> None:
+    policy = make_policy(name)
+    assert not policy.allocate(view_of(policy, 4, []))
+    assert not policy.allocate(view_of(policy, 0, [job_type(), job_type([2.0, 1.0])]))
+
+
+@EVERY
+def test_a_job_that_is_larger_than_the_cluster_waits_and_blocks_nobody(
+    name: str, view_of: Callable[..., ClusterView], job_type: Any
+) -> None:
+    policy = make_policy(name)
+    jobs = [job_type(min_workers=9), job_type([3.0, 2.0, 1.5])]
+    assert policy.allocate(view_of(policy, 4, jobs)) == {"j1": 4}
+
+
+@PATIENT
+def test_a_job_that_waited_too_long_is_served_first(
+    name: str, view_of: Callable[..., ClusterView], job_type: Any
+) -> None:
+    policy = make_policy(name, patience_rounds=5)
+    falling = [1.0 / k + 0.1 for k in range(1, 30)]
+    jobs = [
+        job_type(falling, held=2, min_workers=2),
+        job_type([0.5] * 29, min_workers=2, changed_at=940.0, served=9e9),
+        job_type(falling, held=2, min_workers=2),
+    ]
+    assert policy.allocate(view_of(policy, 4, jobs, now=1000.0))["j1"] == 2
+    assert "j1" not in policy.allocate(view_of(policy, 4, jobs, now=985.0))
