@@ -1,0 +1,125 @@
+"""From a job file to a run directory that is ready to start.
+
+Everything that can be wrong is found here, before a rank is started: the job file, the
+options, the data (converted into the cache, with progress), the models' demands on it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from hpcslaq.cli.catalogue import gather
+from hpcslaq.core.jobs import JobSpec
+from hpcslaq.data.cache import default_cache_root, prepare
+from hpcslaq.data.source import DataSource
+from hpcslaq.data.store import open_dataset
+from hpcslaq.errors import DataError, HpcslaqError, JobFileError
+from hpcslaq.record.jobfile import JobFile, read_job_file, with_policy
+from hpcslaq.record.plan import RunPlan
+from hpcslaq.record.rundir import RunDirectory
+from hpcslaq.train.catalogue import build_model
+from hpcslaq.train.model import data_info
+
+#: Called with what is being done to which data, and the share that is done (0 to 1).
+Progress = Callable[[str, float], None]
+
+
+def read_checked(path: Path, policy: str | None = None) -> JobFile:
+    """The job file, checked; under another policy where one is given."""
+    catalogue = gather()
+    job_file = read_job_file(path, catalogue)
+    if policy is not None:
+        job_file = with_policy(job_file, policy, catalogue)
+    for key, source in job_file.data.items():
+        _source(path, key, source)
+    return job_file
+
+
+def prepare_data(path: Path, job_file: JobFile, progress: Progress) -> dict[str, str]:
+    """Directory of the prepared data set by data key; converts what is not in the cache."""
+    directories = {}
+    for key, given in job_file.data.items():
+        source = _source(path, key, given)
+        report = _reporter(key, progress)
+        directories[key] = str(prepare(source, default_cache_root(), report))
+    for spec in job_file.jobs:
+        _check_fit(path, spec, directories[spec.data])
+    return directories
+
+
+def make_plan(path: Path, job_file: JobFile, data_paths: Mapping[str, str]) -> RunPlan:
+    """What the ranks read."""
+    run = job_file.run
+    return RunPlan(
+        policy=run.policy,
+        policy_options=run.policy_options,
+        jobs=job_file.jobs,
+        data_paths=data_paths,
+        round_s=run.round_s,
+        seed=run.seed,
+        checkpoint_every_s=run.checkpoint_every_s,
+        keep_checkpoints=run.keep_checkpoints,
+        report_every_s=run.report_every_s,
+        job_file=str(path),
+    )
+
+
+def prepare_run(
+    path: Path, out: Path, *, policy: str | None = None, progress: Progress
+) -> RunDirectory:
+    """A run directory with its plan; that of an earlier, unfinished attempt is taken up again.
+
+    Raises JobFileError, DataError, NotFoundError, LaunchError; nothing is left behind then.
+    """
+    job_file = read_checked(path, policy)
+    plan = make_plan(path, job_file, prepare_data(path, job_file, progress))
+    if RunDirectory.is_run(out):
+        run = RunDirectory.open_existing(out)
+        if replace(RunPlan.read(run), job_file=plan.job_file) != plan:
+            raise JobFileError(
+                str(path),
+                "job",
+                f"{out} holds a run of other jobs or settings; choose another --out",
+            )
+        return run
+    run = RunDirectory.create(out)
+    try:
+        plan.write(run)
+    except HpcslaqError:
+        shutil.rmtree(run.path)
+        raise
+    return run
+
+
+def _source(path: Path, key: str, given: Mapping[str, object]) -> DataSource:
+    """The data source of a `[data.KEY]` table or a built-in name."""
+    options = dict(given)
+    location = str(options.pop("path", None) or options.pop("source", key))
+    try:
+        return DataSource(location, options)
+    except ValueError as error:
+        option, _, problem = str(error).partition(": ")
+        raise JobFileError(str(path), f"data.{key}.{option}", problem) from None
+
+
+def _reporter(key: str, progress: Progress) -> Progress:
+    return lambda what, share: progress(f"data {key}: {what}", share)
+
+
+def _check_fit(path: Path, spec: JobSpec, directory: str) -> None:
+    """Raise where a model cannot be trained on its data, before any rank is started."""
+    data = open_dataset(Path(directory))
+    if spec.num_chunks > data.num_rows:
+        raise JobFileError(
+            str(path),
+            f'job "{spec.name}".chunks',
+            f"{spec.data} has {data.num_rows} rows",
+            value=spec.num_chunks,
+        )
+    try:
+        build_model(spec.model, spec.options).check_data(data_info(data))
+    except DataError as error:
+        raise JobFileError(str(path), f'job "{spec.name}".data', str(error)) from None

@@ -1,0 +1,157 @@
+"""`hpcslaq run`: prepare, start the ranks (or be one of them), watch, report."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from hpcslaq.cli.live import Display, preparing
+from hpcslaq.cli.output import emit_json, json_option, reports_errors
+from hpcslaq.cli.prepare import prepare_run
+from hpcslaq.errors import LaunchError
+from hpcslaq.mpi.launch import (
+    FAMILIES,
+    find_mpi,
+    launched_rank,
+    launched_size,
+    mpi_command,
+    mpi_environment,
+)
+from hpcslaq.record.rundir import RunDirectory
+from hpcslaq.report.build import build_report
+
+#: How often the display looks at the journal, s.
+_LOOK_S = 0.25
+
+
+@click.command("run")
+@click.argument("job_file", type=click.Path(path_type=Path))
+@click.option("--ranks", type=click.IntRange(2), help="Ranks, the coordinator's included.")
+@click.option("--policy", help="Policy in place of the job file's.")
+@click.option("--out", type=click.Path(path_type=Path), help="Run directory; default: runs/...")
+@click.option("--mpi", "family", type=click.Choice(["auto", *FAMILIES]), default="auto")
+@click.option("--quiet", is_flag=True, help="No progress display.")
+@json_option
+@reports_errors
+def command(
+    job_file: Path,
+    ranks: int | None,
+    policy: str | None,
+    out: Path | None,
+    family: str,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Train the jobs of JOB_FILE on shared ranks.
+
+    Starts mpirun by itself, or joins the ranks where mpirun or srun started this command.
+    The same --out again resumes a run that was stopped early (exit code 75).
+    """
+    if launched_size(os.environ) is not None:
+        return _run_as_rank(job_file, policy, out, ranks)
+    mpi = find_mpi(family)
+    cores = len(os.sched_getaffinity(0))
+    with preparing(quiet or as_json) as progress:
+        run = prepare_run(job_file, out or _new_name(job_file), policy=policy, progress=progress)
+    num_ranks = ranks or cores + 1
+    line = mpi_command(mpi, num_ranks, ["-m", "hpcslaq.mpi", str(run.path)])
+    env = mpi_environment(mpi, os.environ, num_ranks, cores)
+    code = _start(line, env, run, is_quiet=quiet or as_json)
+    if as_json:
+        emit_json(build_report(run))
+    elif not quiet:
+        click.echo(f"run directory: {run.path}\nreport: hpcslaq report {run.path}")
+    return code
+
+
+def _run_as_rank(job_file: Path, policy: str | None, out: Path | None, ranks: int | None) -> int:
+    """Be one rank of a launch that somebody else started."""
+    # Imported here: it loads MPI.
+    from hpcslaq.mpi.main import run_ranks
+
+    size = launched_size(os.environ)
+    if ranks is not None and ranks != size:
+        raise LaunchError(f"--ranks {ranks}, but the launcher started {size} ranks")
+
+    def prepare() -> Path:
+        where = out or _new_name(job_file)
+        return prepare_run(job_file, where, policy=policy, progress=lambda what, share: None).path
+
+    code = run_ranks(prepare)
+    if launched_rank(os.environ) == 0 and code == 0:
+        click.echo(f"all jobs done: hpcslaq report {out}")
+    return code
+
+
+def _new_name(job_file: Path) -> Path:
+    return Path("runs") / f"{job_file.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+
+
+def _start(line: list[str], env: dict[str, str], run: RunDirectory, *, is_quiet: bool) -> int:
+    """Start the ranks and stay until they have ended; the run's exit code.
+
+    The launcher's own exit code and messages count only where the run left no result: they
+    differ between MPIs, and Open MPI reports success after losing a node.
+    """
+    run.remove_result()
+    with tempfile.TemporaryFile("w+") as output:
+        # A session of its own: Ctrl-C must reach this process only, which asks the ranks to
+        # checkpoint; the launchers would kill them within a quarter of a second.
+        process = subprocess.Popen(
+            line,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        with _passing_signals_on(process), Display(run, is_quiet) as display:
+            while process.poll() is None:
+                display.update()
+                try:
+                    process.wait(_LOOK_S)
+                except subprocess.TimeoutExpired:
+                    continue
+            display.update()
+        result = run.read_result()
+        if result is not None:
+            return int(result["exit_code"])
+        output.seek(0)
+        tail = output.read()[-4000:].strip()
+    raise LaunchError(
+        f"the ranks ended without a result (launcher's exit code {process.returncode}); "
+        f"run directory {run.path}; the last they said:\n{tail or '(nothing)'}"
+    )
+
+
+@contextmanager
+def _passing_signals_on(process: subprocess.Popen[Any]) -> Iterator[None]:
+    """First signal: ask the ranks to checkpoint and end; second: end them at once."""
+    count = 0
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        nonlocal count
+        count += 1
+        if process.poll() is None:
+            process.send_signal(signal.SIGUSR1 if count == 1 else signal.SIGKILL)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
