@@ -29,22 +29,33 @@ class FittedModel:
     center: np.ndarray | None = None
     scale: np.ndarray | None = None
 
-    def predict(self, X: Any) -> np.ndarray:
-        """Predictions for rows of features.
+    def scores(self, X: Any) -> np.ndarray:
+        """What the model computes for rows of features, before any decision.
 
-        X : (n, d) float64, dense or scipy CSR. Class labels are those of the training file.
-        Returns (n,) or, for models with several outputs, (n, k). Raises ValueError where the
-        number of features differs.
+        X : (n, d) float64, dense or scipy CSR. Returns (n,) regression values, probabilities
+        or margins of class 1 or cluster numbers, or (n, k) one column per class. Raises
+        ValueError where the number of features differs.
         """
         expected = self.info.data.get("num_features")
         if np.ndim(X) != 2 or X.shape[1] != expected:
             raise ValueError(f"X: shape {np.shape(X)}, expected (n, {expected})")
         if self.center is not None and self.scale is not None:
             X = (np.asarray(X, dtype=np.float64) - self.center) / self.scale
-        predicted = self._model.predict(self.arrays, X)
-        if self.info.labels is not None and predicted.ndim == 1:
-            return np.asarray(self.info.labels)[predicted.astype(np.int64)]
-        return predicted
+        return self._model.predict(self.arrays, X)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Predictions for rows of features: (n,), class labels as in the training file.
+
+        X as in `scores`. Regression values and cluster numbers are returned as they are.
+        """
+        scores = self.scores(X)
+        if self.info.labels is None or scores.dtype.kind != "f":
+            return scores
+        if scores.ndim == 1:
+            classes = (scores > self._model.decision_threshold).astype(np.int64)
+        else:
+            classes = scores.argmax(axis=1)
+        return np.asarray(self.info.labels)[classes]
 
 
 def load_model(path: str | PathLike[str], *, allow_user_code: bool = False) -> FittedModel:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hpcslaq.data.source import BUILTINS, FILE_OPTIONS, valid_options
+from hpcslaq.data.builtin import BUILTINS
+from hpcslaq.data.source import FILE_OPTIONS, valid_options
 from hpcslaq.errors import TrainingError
 from hpcslaq.policies.registry import DEFAULT_POLICY, make_policy, policy_names
 from hpcslaq.record.jobfile import Catalogue, ModelEntry

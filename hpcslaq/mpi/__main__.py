@@ -15,12 +15,17 @@ for _name in THREAD_VARIABLES:
 def _main() -> int:
     from pathlib import Path
 
+    from hpcslaq.errors import HpcslaqError
     from hpcslaq.mpi.main import run_ranks
 
     if len(sys.argv) != 2:
         sys.stderr.write("usage: python -m mpi4py -m hpcslaq.mpi RUN\n")
         return 2
-    return run_ranks(lambda: Path(sys.argv[1]))
+    try:
+        return run_ranks(lambda: Path(sys.argv[1]))
+    except HpcslaqError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
 
 
 sys.exit(_main())

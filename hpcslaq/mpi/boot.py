@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass
+from typing import cast
 
 import mpi4py
 
@@ -62,7 +63,7 @@ def open_world() -> Ranks:
     control.alltoall([0] * size)
     hosts = tuple(control.allgather(socket.gethostname()))
     workers = control.Split(MPI.UNDEFINED if rank == 0 else 0, rank)
-    return Ranks(rank, size, control, None if rank == 0 else workers, hosts)
+    return Ranks(rank, size, control, None if rank == 0 else cast(MPI.Intracomm, workers), hosts)
 
 
 def broadcast_text(ranks: Ranks, text: str | None) -> str:
@@ -84,6 +85,11 @@ def close_world(ranks: Ranks) -> None:
     _drain(ranks.control)
     if ranks.workers is not None:
         ranks.workers.Free()
+    leave()
+
+
+def leave() -> None:
+    """Leave MPI; collective, nothing of it can be used afterwards."""
     MPI.Finalize()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import get_args
+from typing import Any, get_args
 
 from mpi4py import MPI
 
@@ -58,7 +58,7 @@ class Channel:
         self._sending = [(r, b) for r, b in self._sending if not r.Test()]
         self._sending.append((self._comm.Isend([buffer, MPI.BYTE], dest, tag), buffer))
 
-    def poll(self, tag: int, source: int = MPI.ANY_SOURCE) -> object | None:
+    def poll(self, tag: int, source: int = MPI.ANY_SOURCE) -> Any:
         """The next message with this tag, or None where none has arrived."""
         matched = self._comm.Improbe(source, tag, self._status)
         if matched is None:
@@ -72,7 +72,7 @@ class Channel:
         tag: int,
         backoff: Backoff,
         give_up: Callable[[], bool] = lambda: False,
-    ) -> object | None:
+    ) -> Any:
         """Poll until a message arrives; None when `give_up()` says so first."""
         backoff.reset()
         while (message := self.poll(tag)) is None:

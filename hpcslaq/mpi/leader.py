@@ -152,7 +152,7 @@ class Leader:
             message = self._channel.poll(TAG_PEER)
             if message is None:
                 return
-            if message.generation != order.generation:  # type: ignore[attr-defined]
+            if message.generation != order.generation:
                 continue  # of a generation that was given up
             if isinstance(message, Ready):
                 self._ready.add(message.rank)

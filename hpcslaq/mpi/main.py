@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 from hpcslaq.core import commands as cmd
 from hpcslaq.core.coordinator import Coordinator
+from hpcslaq.core.events import Event
 from hpcslaq.errors import HpcslaqError
 from hpcslaq.mpi import boot
 from hpcslaq.mpi.channel import IDLE_PAUSE_S, Backoff, Channel
@@ -62,7 +64,9 @@ def run_ranks(prepare: Callable[[], Path]) -> int:
     try:
         boot.check_world(boot.world_size(), boot.promised_size(), boot.library_version())
     except HpcslaqError as error:
-        if boot.is_speaker():
+        is_speaker = boot.is_speaker()
+        boot.leave()
+        if is_speaker:
             raise
         return error.exit_code
     ranks = boot.open_world()
@@ -120,7 +124,7 @@ def _replay(run: RunDirectory, coordinator: Coordinator) -> float:
     for entry in read_journal(run.journal):
         last = entry.now
         if entry.kind is Kind.EVENT:
-            coordinator.handle(entry.item, entry.now)
+            coordinator.handle(cast(Event, entry.item), entry.now)
     log.info("resumed at %.1f s with %d jobs", last, len(coordinator.jobs))
     return last
 

@@ -13,7 +13,8 @@ import logging
 import resource
 import time
 import traceback
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -21,8 +22,8 @@ from pathlib import Path
 from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
 from hpcslaq.core.jobs import JobSpec
-from hpcslaq.data.store import open_dataset
 from hpcslaq.data.dataset import Dataset
+from hpcslaq.data.store import open_dataset
 from hpcslaq.errors import CheckpointError, HpcslaqError
 from hpcslaq.mpi.boot import Ranks
 from hpcslaq.mpi.channel import ACTIVE_PAUSE_S, CODEC, IDLE_PAUSE_S, Backoff, Channel
@@ -50,6 +51,9 @@ from hpcslaq.train.trainer import Flag, StepReport, Trainer
 
 log = logging.getLogger(__name__)
 
+#: Seconds by kind: "load", "compute", "reduce", "regroup", "checkpoint", "control".
+Usage = defaultdict[str, float]
+
 
 class Outcome(Enum):
     """How a stretch of passes in one group ended."""
@@ -70,8 +74,7 @@ class Seat:
     generation: int
     #: World ranks of the present group, the leader first.
     members: tuple[int, ...]
-    #: Seconds by kind: "load", "compute", "reduce", "regroup", "checkpoint", "control".
-    usage: Counter[str] = field(default_factory=Counter)
+    usage: Usage = field(default_factory=lambda: defaultdict(float))
     #: Where the leader stands; None on the other members.
     leader: Leader | None = None
 
@@ -116,7 +119,7 @@ class Worker:
             state, leader = self._load_state(seat, order)
         except Exception as error:  # noqa: BLE001 - user code and data: the job's failure
             self._fail(order.spec.name, order.generation, error)
-            self._release(order.spec.name, order.generation, Counter(), was_member=False)
+            self._release(order.spec.name, order.generation, {}, was_member=False)
             return
         seat.leader = leader
         seat.usage["load"] += time.perf_counter() - begin
@@ -158,7 +161,7 @@ class Worker:
             refusal = Refused(generation, self._rank, text, traceback.format_exc())
             self._channel.send(leader, TAG_PEER, refusal)
             self._await_dismissal(generation)
-            self._release(order.spec.name, generation, Counter(), was_member=False)
+            self._release(order.spec.name, generation, {}, was_member=False)
             return
         seat.usage["load"] += time.perf_counter() - begin
         self._channel.send(leader, TAG_PEER, Ready(generation, self._rank))
@@ -454,7 +457,7 @@ class Worker:
         self._channel.send(0, TAG_EVENT, message)
 
     def _release(
-        self, job: str, generation: int, usage: Counter[str], was_member: bool = True
+        self, job: str, generation: int, usage: Mapping[str, float], was_member: bool = True
     ) -> None:
         message = ev.RankReleased(self._rank, job, generation, dict(usage), was_member)
         self._channel.send(0, TAG_EVENT, message)

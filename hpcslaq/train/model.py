@@ -182,6 +182,8 @@ class Model(ABC):
 
     #: Convergence class, for the prediction of losses.
     convergence: ClassVar[Convergence] = Convergence.SUBLINEAR
+    #: Scores of `predict` above this mean class 1, where there is one score a row.
+    decision_threshold: ClassVar[float] = 0.5
     #: The hyperparameters that a job may set.
     options: ClassVar[Mapping[str, Option]] = {}
 
