@@ -19,7 +19,14 @@ from hpcslaq.train.options import validate_options
 
 #: Built-in models: name -> "module:Class".
 MODELS: Mapping[str, str] = {
+    "kmeans": "hpcslaq.train.kmeans:KMeans",
+    "lasso": "hpcslaq.train.linear:Lasso",
+    "linear": "hpcslaq.train.linear:LinearRegression",
     "logistic": "hpcslaq.train.logistic:LogisticRegression",
+    "mlp": "hpcslaq.train.mlp:MLPClassifier",
+    "mlp_regressor": "hpcslaq.train.mlp:MLPRegressor",
+    "softmax": "hpcslaq.train.softmax:SoftmaxRegression",
+    "svm": "hpcslaq.train.svm:LinearSVM",
 }
 
 

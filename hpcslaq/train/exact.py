@@ -21,6 +21,7 @@ import math
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,31 +82,43 @@ class Layout:
 
     def fits(self, statistics: Statistics) -> bool:
         """Whether the statistics have this layout."""
-        shapes = tuple(np.shape(value) for value in statistics.values())
-        return tuple(statistics) == self.names and shapes == self.shapes
-
-    def check(self, statistics: Statistics) -> None:
-        """Raises TrainingError if the statistics have another layout."""
-        if self.fits(statistics):
-            return
         if tuple(statistics) != self.names:
-            raise TrainingError(
+            return False
+        for value, shape in zip(statistics.values(), self.shapes, strict=True):
+            if type(value) is float:
+                own: tuple[int, ...] = ()
+            else:
+                own = np.shape(value)
+            if own != shape:
+                return False
+        return True
+
+    def difference(self, statistics: Statistics) -> str:
+        """In words, how the statistics differ from this layout."""
+        if tuple(statistics) != self.names:
+            return (
                 f"statistics: names {list(statistics)} differ from another chunk's "
                 f"{list(self.names)}"
             )
-        for (name, value), shape in zip(statistics.items(), self.shapes, strict=True):
-            if np.shape(value) != shape:
-                raise TrainingError(
-                    f"statistics: {name!r} has shape {np.shape(value)}, another chunk's {shape}"
-                )
+        shapes = {name: np.shape(value) for name, value in statistics.items()}
+        pairs = zip(shapes.items(), self.shapes, strict=True)
+        return "; ".join(
+            f"statistics: {name!r} has shape {shape}, another chunk's {known}"
+            for (name, shape), known in pairs
+            if shape != known
+        )
+
+    def views(self, vector: Array) -> list[Any]:
+        """Views of the segments in a packed vector, in their shapes."""
+        return [
+            vector[self.offsets[i] : self.offsets[i + 1]].reshape(shape)
+            for i, shape in enumerate(self.shapes)
+        ]
 
     def unpack(self, vector: Array) -> dict[str, Array | float]:
         """The segments by name: views of `vector`, or floats where the shape is ()."""
-        segments: dict[str, Array | float] = {}
-        for i, (name, shape) in enumerate(zip(self.names, self.shapes, strict=True)):
-            part = vector[self.offsets[i] : self.offsets[i + 1]]
-            segments[name] = part.reshape(shape) if shape else float(part[0])
-        return segments
+        views = zip(self.names, self.shapes, self.views(vector), strict=True)
+        return {name: view if shape else float(view) for name, shape, view in views}
 
 
 class ExactSum:
@@ -118,13 +131,16 @@ class ExactSum:
     __slots__ = (
         "_bounds",
         "_is_rounding",
-        "_last_layout",
+        "_known",
+        "_limits",
         "_magic",
+        "_parts",
+        "_scalars",
         "_scratch",
+        "_total",
         "layout",
         "levels",
         "maxima",
-        "total",
     )
 
     def __init__(self, num_chunks: int) -> None:
@@ -132,15 +148,22 @@ class ExactSum:
         self.levels = max((num_chunks - 1).bit_length(), 2)
         #: Layout of this pass; None before the first chunk.
         self.layout: Layout | None = None
-        self._last_layout: Layout | None = None
-        #: Largest absolute value of each segment so far, inf if one is not finite. (k,)
-        self.maxima: Array = np.zeros(0)
-        #: Sum of the rounded chunk values; meaningless if the maxima do not fit. (layout.size,)
-        self.total: Array = np.zeros(0)
+        #: Largest absolute value of each segment so far, inf if one is not finite.
+        self.maxima: list[float] = []
         self._bounds: Mapping[str, int] = {}
-        self._magic: tuple[float, ...] = ()
+        #: Layout of the last pass: mostly that of the next, too.
+        self._known: Layout | None = None
+        #: Whether `_total` is right so far: every value was within its segment's limit.
         self._is_rounding = False
-        self._scratch: Array = np.zeros(0)
+        #: 1.5 * 2^52 u and 2^B of each segment; without a grid nothing but zero is within.
+        self._magic: list[float] = []
+        self._limits: list[float] = []
+        self._total: Array = np.zeros(0)
+        #: Sums of the segments of shape (): one Python addition instead of a ufunc call.
+        self._scalars: list[float] = []
+        #: For each segment of another shape: views of scratch space and of `_total`.
+        self._scratch: list[Any] = []
+        self._parts: list[Any] = []
 
     def begin(self, bounds: Mapping[str, int]) -> None:
         """Forget all chunks. `bounds[name]` is the exponent B of each segment that has one."""
@@ -152,52 +175,63 @@ class ExactSum:
         layout = self.layout
         if layout is None:
             layout = self._open(statistics)
-        else:
-            layout.check(statistics)
-        scratch, offsets = self._scratch, layout.offsets
-        flat = [_flat(name, value) for name, value in statistics.items()]
-        for i, values in enumerate(flat):
-            np.abs(values, out=scratch[offsets[i] : offsets[i + 1]])
-        chunk_maxima = np.maximum.reduceat(scratch, offsets[:-1])
-        # Not <= is also true of NaN. MPI_MAX may lose a NaN, never an infinity.
-        chunk_maxima[~(chunk_maxima <= _TOO_LARGE)] = math.inf
-        np.maximum(self.maxima, chunk_maxima, out=self.maxima)
-        if not self._is_rounding or self._cannot_fit(chunk_maxima):
+        elif not layout.fits(statistics):
+            raise TrainingError(layout.difference(statistics))
+        for i, (name, value) in enumerate(statistics.items()):
+            if layout.shapes[i]:
+                self._add_array(i, name, value)
+            else:
+                self._add_scalar(i, float(value))
+
+    def _add_scalar(self, i: int, value: float) -> None:
+        if self._note(i, abs(value)):
+            self._scalars[i] += (value + self._magic[i]) - self._magic[i]
+
+    def _add_array(self, i: int, name: str, value: Any) -> None:
+        array = _as_float64(name, value)
+        scratch, magic = self._scratch[i], self._magic[i]
+        np.abs(array, out=scratch)
+        if self._note(i, float(np.maximum.reduce(scratch, axis=None))):
+            np.add(array, magic, out=scratch)
+            scratch -= magic
+            self._parts[i] += scratch
+
+    def _note(self, i: int, size: float) -> bool:
+        """Keep the maximum; whether the value can be added to a total that is right so far."""
+        if not size <= _TOO_LARGE:  # also true of NaN; MPI_MAX may lose a NaN, no infinity
+            size = math.inf
+        if size > self.maxima[i]:
+            self.maxima[i] = size
+        if size > self._limits[i]:
             self._is_rounding = False
-            return
-        for i, (values, magic) in enumerate(zip(flat, self._magic, strict=True)):
-            part = scratch[offsets[i] : offsets[i + 1]]
-            np.add(values, magic, out=part)
-            part -= magic
-        self.total += scratch
+        return self._is_rounding
+
+    @property
+    def total(self) -> Array:
+        """Sum of the rounded values, packed (layout.size,); meaningless if maxima do not fit."""
+        layout = self.layout
+        assert layout is not None
+        for i, shape in enumerate(layout.shapes):
+            if not shape:
+                self._total[layout.offsets[i]] = self._scalars[i]
+        return self._total
 
     def _open(self, statistics: Statistics) -> Layout:
-        layout = self._last_layout
+        layout = self._known
         if layout is None or not layout.fits(statistics):
-            layout = Layout.of(statistics)
-        self.layout = self._last_layout = layout
-        if self._scratch.size != layout.size:
-            self._scratch = np.empty(layout.size)
+            self._known = layout = Layout.of(statistics)
+            self._scratch = layout.views(np.empty(layout.size))
+        self.layout = layout
         # A new vector each pass: the model may keep what it was handed.
-        self.total = np.zeros(layout.size)
-        self.maxima = np.zeros(len(layout.names))
-        # Without a grid only the maxima are of use, unless everything is zero.
-        self._magic = tuple(
-            1.5 * 2.0 ** (self._bounds.get(name, _HIGHEST) + self.levels - 1)
-            for name in layout.names
-        )
+        self._total = np.zeros(layout.size)
+        self._parts = layout.views(self._total)
+        self._scalars = [0.0] * len(layout.names)
+        self.maxima = [0.0] * len(layout.names)
+        bounds = [self._bounds.get(name) for name in layout.names]
+        self._limits = [0.0 if bound is None else 2.0**bound for bound in bounds]
+        self._magic = [1.5 * 2.0 ** ((bound or 0) + self.levels - 1) for bound in bounds]
         self._is_rounding = True
         return layout
-
-    def _cannot_fit(self, chunk_maxima: Array) -> bool:
-        assert self.layout is not None
-        for name, maximum in zip(self.layout.names, chunk_maxima.tolist(), strict=True):
-            if maximum == 0:
-                continue
-            bound = self._bounds.get(name)
-            if bound is None or maximum > 2.0**bound:
-                return True
-        return False
 
 
 def exponent(maximum: float) -> int:
@@ -245,12 +279,10 @@ def next_bounds(
     return result
 
 
-def _flat(name: str, value: object) -> Array | float:
-    if type(value) is float:
+def _as_float64(name: str, value: Any) -> Any:
+    if type(value) is np.ndarray and value.dtype == np.float64:
         return value
     array = np.asarray(value)
-    if array.dtype != np.float64:
-        if array.dtype.kind not in "fiub":
-            raise TrainingError(f"statistics: {name!r} has type {array.dtype}, not float64")
-        array = array.astype(np.float64)
-    return array.reshape(-1)
+    if array.dtype.kind not in "fiub":
+        raise TrainingError(f"statistics: {name!r} has type {array.dtype}, not float64")
+    return array.astype(np.float64)

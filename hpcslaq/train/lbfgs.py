@@ -3,7 +3,7 @@
 Everything lives in named arrays, so that a run can be interrupted between any two
 evaluations. An accepted point is an iteration; the evaluations of one line search are not.
 
-Source: Nocedal and Wright, Numerical Optimization (2nd ed.), algorithm 7.4 and section 3.5;
+Source: Nocedal and Wright, Numerical Optimization (2nd ed.), sections 3.5 and 7.2;
 bracketing for the weak Wolfe conditions from Lewis and Overton, Nonsmooth optimization via
 quasi-Newton methods (2013), algorithm 4.6, with cubic steps in place of bisection; the
 approximate Wolfe test from Hager and Zhang (2005), section 2.
@@ -28,9 +28,9 @@ _LEAST_CURVATURE = 1e-12
 # Places in `search`: the step t, the bracket (low: decrease and still descending; high: too
 # far), losses and slopes at its ends, and the slope at 0.
 _T, _LOW, _LOW_F, _LOW_SLOPE, _HIGH, _HIGH_F, _HIGH_SLOPE, _SLOPE = range(8)
-# Places in `counts`: pairs kept, place of the next pair, trials of this line search (-1: before
-# the first evaluation).
-_KEPT, _NEXT, _TRIALS = range(3)
+# Places in `counts`: pairs kept, oldest first; trials of this line search (-1: before the first
+# evaluation).
+_KEPT, _TRIALS = range(2)
 
 
 def start(x: Array, memory: int) -> State:
@@ -43,8 +43,10 @@ def start(x: Array, memory: int) -> State:
         "direction": np.zeros(x.size),
         "steps": np.zeros((memory, x.size)),
         "changes": np.zeros((memory, x.size)),
+        "step_change": np.zeros((memory, memory)),
+        "change_change": np.zeros((memory, memory)),
         "search": np.zeros(8),
-        "counts": np.array([0, 0, -1], dtype=np.int64),
+        "counts": np.array([0, -1], dtype=np.int64),
     }
 
 
@@ -101,13 +103,25 @@ def _give_up(state: State) -> Step:
 
 
 def _remember(state: State, step: Array, change: Array) -> None:
-    counts, memory = state["counts"], state["steps"].shape[0]
+    """Keep a pair as the last of at most `memory`, with the products that `_direction` needs."""
+    counts, steps, changes = state["counts"], state["steps"], state["changes"]
     if float(step @ change) <= _LEAST_CURVATURE * float(change @ change):
         return
-    place = int(counts[_NEXT])
-    state["steps"][place], state["changes"][place] = step, change
-    counts[_NEXT] = (place + 1) % memory
-    counts[_KEPT] = min(counts[_KEPT] + 1, memory)
+    kept, memory = int(counts[_KEPT]), steps.shape[0]
+    if kept == memory:
+        for array in (steps, changes):
+            array[:-1] = array[1:]
+        for name in ("step_change", "change_change"):
+            state[name][:-1, :-1] = state[name][1:, 1:]
+        kept -= 1
+    steps[kept], changes[kept] = step, change
+    kept += 1
+    # R = [s_i'y_j] is needed for i <= j only; Y'Y is symmetric.
+    state["step_change"][:kept, kept - 1] = steps[:kept] @ change
+    products = changes[:kept] @ change
+    state["change_change"][:kept, kept - 1] = products
+    state["change_change"][kept - 1, :kept] = products
+    counts[_KEPT] = kept
 
 
 def _start_search(state: State) -> None:
@@ -132,23 +146,26 @@ def _set_trial(state: State, t: float) -> None:
 
 
 def _direction(state: State) -> Array:
-    """-H g by the two-loop recursion (Nocedal and Wright, algorithm 7.4)."""
-    kept, following = (int(c) for c in state["counts"][:2])
-    steps, changes = state["steps"], state["changes"]
-    q = -state["gradient"]
-    places = [(following - 1 - i) % steps.shape[0] for i in range(kept)]  # newest first
-    done = []
-    for place in places:
-        rho = 1.0 / float(changes[place] @ steps[place])
-        alpha = rho * float(steps[place] @ q)
-        q -= alpha * changes[place]
-        done.append((place, rho, alpha))
-    if done:
-        newest = changes[places[0]]
-        q *= 1.0 / (done[0][1] * float(newest @ newest))
-    for place, rho, alpha in reversed(done):
-        q += (alpha - rho * float(changes[place] @ q)) * steps[place]
-    return q
+    """-H g with the inverse Hessian in compact form: six products with (memory, P) in all.
+
+    Source: Byrd, Nocedal and Schnabel (1994), theorem 2.2, with gamma = s'y / y'y of the
+    newest pair; the same H as that of the two-loop recursion.
+    """
+    kept, gradient = int(state["counts"][_KEPT]), state["gradient"]
+    if not kept:
+        return -gradient
+    steps, changes = state["steps"][:kept], state["changes"][:kept]
+    triangle = np.triu(state["step_change"][:kept, :kept])
+    squares = state["change_change"][:kept, :kept]
+    diagonal = triangle.diagonal()
+    gamma = float(diagonal[-1] / squares[-1, -1])
+    u = np.linalg.solve(triangle, steps @ gradient)
+    inner = diagonal * u + gamma * (squares @ u - changes @ gradient)
+    v = np.linalg.solve(triangle.T, inner)
+    direction = (gamma * u) @ changes
+    direction -= v @ steps
+    direction -= gamma * gradient
+    return direction
 
 
 def _next_step(search: Array) -> float:

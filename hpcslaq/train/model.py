@@ -275,7 +275,9 @@ def batch_rows(chunk: Chunk, draw: Draw) -> NDArray[np.int64]:
         kept = (draw.epoch, rng.permutation(chunk.num_rows))
         chunk.cache["permutation"] = kept
     n, steps = chunk.num_rows, draw.steps_per_epoch
-    part = kept[1][draw.step * n // steps : (draw.step + 1) * n // steps]
+    # Chunks take their larger parts at different steps, which evens out the global batch.
+    step = (draw.step + draw.chunk) % steps
+    part = kept[1][step * n // steps : (step + 1) * n // steps]
     return np.sort(part)
 
 

@@ -17,6 +17,7 @@ from scipy import sparse
 
 from hpcslaq.core.jobs import Convergence
 from hpcslaq.train import descent, lbfgs, stochastic
+from hpcslaq.train.blocks import BLOCK_BYTES, row_blocks, rows_per_block
 from hpcslaq.train.exact import Statistics
 from hpcslaq.train.model import (
     Array,
@@ -73,12 +74,8 @@ class ScoreModel(Model):
         return 1
 
     def num_inputs(self, info: DataInfo) -> int:
-        """Features of a row after `features`."""
+        """Weights of an output; one per feature here."""
         return info.num_features
-
-    def features(self, X: Features) -> Features:
-        """The features that the scores are linear in; X itself here."""
-        return X
 
     def steps_per_epoch(self, info: DataInfo) -> int:
         """Mini-batches per epoch, 1 for the full-batch solvers."""
@@ -107,7 +104,18 @@ class ScoreModel(Model):
     def _sums(
         self, x: Array, X: Features, y: Array, cache: dict[str, Any]
     ) -> dict[str, Array | float]:
-        X = self.features(X)
+        if sparse.issparse(X) or X.nbytes <= 2 * BLOCK_BYTES:
+            return self._block_sums(x, X, y, cache)
+        # The rows come from the cache, not from memory, when the gradient needs them again.
+        loss, gradient = 0.0, np.zeros(x.size)
+        for start, stop, rows in row_blocks(X, cache, rows_per_block(X.shape[1])):
+            own_cache = cache.setdefault(f"rows from {start}", {})
+            sums = self._block_sums(x, rows, y[start:stop], own_cache)
+            loss += sums["loss"]
+            gradient += sums["gradient"]
+        return {"loss": loss, "gradient": gradient}
+
+    def _block_sums(self, x: Array, X: Features, y: Array, cache: dict[str, Any]) -> dict[str, Any]:
         num_outputs = x.size // (X.shape[1] + 1)
         weights, intercept = _split(x, num_outputs)
         scores = X @ weights
@@ -115,9 +123,7 @@ class ScoreModel(Model):
         loss, slopes = self.row_losses(scores, y, cache)
         transposed = cache.get("transposed")
         if transposed is None:  # scipy makes a new object each time, which costs 30 us
-            transposed = X.T
-            if sparse.issparse(X):
-                cache["transposed"] = transposed
+            transposed = cache["transposed"] = X.T
         gradient = np.empty(x.size)
         gradient[:-num_outputs] = (transposed @ slopes).ravel()
         gradient[-num_outputs:] = slopes.sum(axis=0) if self.settings["intercept"] else 0.0
@@ -129,8 +135,8 @@ class ScoreModel(Model):
         num_rows = totals["rows"] if self.is_stochastic else context.info.num_rows
         num_outputs = self.num_outputs(context.info)
         gradient = totals["gradient"]
-        gradient /= num_rows
-        loss = totals["loss"] / num_rows
+        gradient /= max(num_rows, 1.0)
+        loss = totals["loss"] / max(num_rows, 1.0)
         l2 = self.settings["l2"]
         if l2:
             weights = x[:-num_outputs]
@@ -139,7 +145,7 @@ class ScoreModel(Model):
         if self.is_stochastic:
             stochastic.move(state, gradient, self.solver, self.settings, context.epoch)
             per_epoch = self.settings["losses_per_epoch"]
-            return Step(stochastic.report(state, loss, context, per_epoch))
+            return Step(stochastic.report(state, loss, num_rows, context, per_epoch))
         advance = lbfgs.advance if self.solver == "lbfgs" else descent.advance
         return advance(state, loss, gradient, self.settings["gradient_tolerance"])
 
@@ -149,7 +155,6 @@ class ScoreModel(Model):
 
     def scores(self, state: State, X: Features) -> Array:
         """X W + b: (n,), or (n, K) if a row has several scores."""
-        X = self.features(X)
         weights, intercept = _split(state["x"], state["x"].size // (X.shape[1] + 1))
         return np.asarray(X @ weights + intercept)
 

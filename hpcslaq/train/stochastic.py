@@ -76,13 +76,19 @@ def move(
         x -= gradient
 
 
-def report(state: State, loss: float, context: Context, losses_per_epoch: int) -> float | None:
-    """The mean loss since the last report if one is due after this step, else None."""
+def report(
+    state: State, loss: float, num_rows: float, context: Context, losses_per_epoch: int
+) -> float | None:
+    """The mean loss of the rows since the last report if one is due after this step, else None.
+
+    loss : mean over the step's rows
+    """
     progress = state["progress"]
-    progress += (loss, 1.0)
+    progress += (loss * num_rows, num_rows)
     steps = context.steps_per_epoch
     number = min(losses_per_epoch, steps)
-    if (context.step + 1) * number // steps == context.step * number // steps:
+    is_due = (context.step + 1) * number // steps != context.step * number // steps
+    if not is_due or progress[1] == 0:
         return None
     mean = float(progress[0] / progress[1])
     progress[:] = 0.0

@@ -148,7 +148,7 @@ def test_a_value_that_is_not_finite_shows_as_an_infinite_maximum(bad):
     member.begin({"good": 3, "bad": 3})
     member.add({"good": 1.0, "bad": np.array([1.0, bad])})
     member.add({"good": 2.0, "bad": np.array([1.0, 2.0])})
-    assert member.maxima.tolist() == [2.0, math.inf]
+    assert member.maxima == [2.0, math.inf]
     assert not_finite(member.layout, member.maxima) == ["bad"]
 
 
