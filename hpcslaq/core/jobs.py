@@ -92,9 +92,7 @@ class JobSpec:
         if self.min_workers > self.num_chunks:
             raise ValueError(f"min_workers: {self.min_workers} > num_chunks = {self.num_chunks}")
         if self.max_workers is not None and self.max_workers < self.min_workers:
-            raise ValueError(
-                f"max_workers: {self.max_workers} < min_workers = {self.min_workers}"
-            )
+            raise ValueError(f"max_workers: {self.max_workers} < min_workers = {self.min_workers}")
         if not (math.isfinite(self.weight) and self.weight > 0):
             raise ValueError(f"weight: {self.weight} is not a finite number > 0")
         if not (math.isfinite(self.arrival_s) and self.arrival_s >= 0):
