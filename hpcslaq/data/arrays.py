@@ -48,11 +48,11 @@ def read_npy(path: Path, options: Mapping[str, object], progress: Progress) -> T
 def map_npy(path: Path) -> NDArray[np.generic]:
     """The array of an NPY file, mapped. Raises DataError if the file is not exactly one."""
     try:
+        with path.open("rb") as stream:
+            np.lib.format.read_magic(stream)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise DataError(f"{path}: {_npy_complaint(error)}") from error
-    if not isinstance(array, np.memmap):
-        raise DataError(f"{path}: not an NPY file")
     surplus = path.stat().st_size - array.offset - array.nbytes
     if surplus:
         raise DataError(f"{path}: {surplus} bytes more than the header declares")

@@ -19,7 +19,10 @@ _SHIFT_STREAM = 3
 
 
 def read_patches(options: Mapping[str, object], progress: Progress) -> Table:
-    """(n, 3 side^2) patches of RGB values / 255 minus the patch's own mean, row after row."""
+    """(n, 3 side^2) patches of RGB values / 255 minus the patch's own mean.
+
+    Features by channel, row, column.
+    """
     side, step = int(str(options["side"])), int(str(options["step"]))
     windows = [
         np.lib.stride_tricks.sliding_window_view(_pixels(name), (side, side), axis=(0, 1))[

@@ -56,7 +56,7 @@ def read_csv(path: Path, options: Mapping[str, object], progress: Progress) -> T
             break
     else:
         raise DataError(f"{path}: no rows: the file is empty")
-    layout, num_skip = _find_layout(path, first[1], options)
+    layout, num_skip = _find_layout(path, first, options)
     lines = RowLines()
     features = layout.features
     names = layout.names
@@ -89,13 +89,14 @@ def _text_blocks(path: Path, progress: Progress) -> Iterator[tuple[list[int], li
 
 
 def _find_layout(
-    path: Path, lines: list[str], options: Mapping[str, object]
+    path: Path, block: tuple[list[int], list[str]], options: Mapping[str, object]
 ) -> tuple[_Layout, int]:
     """The layout and the number of header lines (0 or 1)."""
+    lines = block[1]
     delimiter = _find_delimiter(path, lines[0], str(options["delimiter"]))
     first = _fields(lines[0], delimiter)
     if not first:
-        raise DataError(f"{path}: the first line cannot be cut into fields")
+        raise DataError(f"{path}: line {block[0][0]}: quotes that do not match within the line")
     header = options["header"]
     has_header = header is True or (
         header == "auto" and not any(_is_number(value) or not value for value in first)

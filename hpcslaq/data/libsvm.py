@@ -25,7 +25,7 @@ from hpcslaq.errors import DataError
 _MAX_INDEX = 2**27
 _COMMENT = re.compile(rb"#[^\n]*")
 _QUERY = re.compile(rb"(?<=[ \t])qid:\d+(?=\s)")
-_NEWLINE, _COLON, _BLANK = 10, 58, 32
+_TAB, _NEWLINE, _RETURN, _BLANK, _COLON = b"\t\n\r :"
 
 
 @dataclass(slots=True)
@@ -107,7 +107,8 @@ def _parse(
     colon between two fields, and when there are exactly as many numbers as fields.
     """
     text = np.frombuffer(block, dtype=np.uint8)
-    is_blank, is_colon = text <= _BLANK, text == _COLON
+    is_blank = (text == _BLANK) | ((text >= _TAB) & (text <= _RETURN))
+    is_colon = text == _COLON
     starts = _run_starts(~is_blank)
     if not len(starts):
         empty, none = np.zeros(0), np.zeros(0, dtype=np.int64)
