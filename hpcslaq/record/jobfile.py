@@ -30,10 +30,15 @@ from hpcslaq.record.schema import (
 from hpcslaq.record.sweep import MAX_JOBS, expand_sweep
 
 #: Longest job file that is read.
-MAX_BYTES = 8 * 2**20
+MAX_BYTES = 2 * 2**20
 
 #: Cap on the passes of a job that has a stop rule but no `epochs`.
 DEFAULT_MAX_EPOCHS = 1000
+
+#: Runs of characters in which a dotted key must lie, and its separators.
+_KEY_RUN = re.compile(r"[\w\"'. \t-]+")
+_SEPARATOR = re.compile(r"\.[ \t]*[\w\"'-]")
+_MAX_KEY_PARTS = 100
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]{0,99}")
 _MAX_SEED = 2**63 - 1
@@ -174,8 +179,23 @@ def parse_job_file(
     Paths in it are relative to the directory of `file_name`; with `check_files` those of data
     must exist. Raises JobFileError, one line with file, key, value and what would be valid.
     """
+    document = _parse_toml(text, Place(file_name))
+    return _check_document(document, file_name, catalogue, check_files)
+
+
+def from_document(document: Mapping[str, object], file_name: str, catalogue: Catalogue) -> JobFile:
+    """The job file of a run from its `run.toml` (`RunDirectory.read_run_toml`).
+
+    The inverse of `to_document`; raises JobFileError. Data files need not exist any more.
+    """
+    own = {key: value for key, value in document.items() if key not in ("format", "versions")}
+    return _check_document(own, file_name, catalogue, check_files=False)
+
+
+def _check_document(
+    document: Mapping[str, object], file_name: str, catalogue: Catalogue, check_files: bool
+) -> JobFile:
     place = Place(file_name)
-    document = _parse_toml(text, place)
     known = ("run", "data", "defaults", "job")
     for key, value in document.items():
         if key not in known:
@@ -205,11 +225,10 @@ def to_document(job_file: JobFile) -> dict[str, object]:
 
     `parse_job_file` of its TOML text gives an equal JobFile.
     """
-    run: dict[str, object] = {"policy": {"name": job_file.run.policy}}
-    policy = {"name": job_file.run.policy, **job_file.run.policy_options}
-    for key in _RUN_FIELDS:
-        run[key] = getattr(job_file.run, _FIELD_OF_KEY.get(key, key))
-    run["policy"] = policy
+    run: dict[str, object] = {
+        key: getattr(job_file.run, _FIELD_OF_KEY.get(key, key)) for key in _RUN_FIELDS
+    }
+    run["policy"] = {"name": job_file.run.policy, **job_file.run.policy_options}
     jobs = []
     for spec in job_file.jobs:
         job: dict[str, object] = {"name": spec.name}
@@ -222,6 +241,10 @@ def to_document(job_file: JobFile) -> dict[str, object]:
 def _parse_toml(text: str, place: Place) -> dict[str, object]:
     if len(text) > MAX_BYTES:
         raise place.error(f"is longer than {MAX_BYTES} bytes")
+    for run in _KEY_RUN.findall(text):
+        # The parser's time grows with the square of the parts of a key.
+        if run.count(".") > _MAX_KEY_PARTS and len(_SEPARATOR.findall(run)) > _MAX_KEY_PARTS:
+            raise place.error(f"has a key of more than {_MAX_KEY_PARTS} parts", value=run)
     try:
         return tomllib.loads(text.removeprefix("\ufeff"))
     except RecursionError:

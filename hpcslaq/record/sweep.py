@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from hpcslaq.record.schema import Place, as_table
 
 #: Most jobs that one job file may ask for.
-MAX_JOBS = 100_000
+MAX_JOBS = 50_000
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+,-]")
 
@@ -44,8 +45,8 @@ def expand_sweep(
         raise place.error(f"gives {num_points} jobs, at most {MAX_JOBS} are possible")
     labels = [[_label(axis.key, value) for value in axis.values] for axis in axes]
     for axis, texts in zip(axes, labels, strict=True):
-        twice = next((text for n, text in enumerate(texts) if text in texts[:n]), None)
-        if twice is not None:
+        if len(set(texts)) < len(texts):
+            (twice, _), *_ = Counter(texts).most_common(1)
             raise place.at(axis.key).error(f"two values give the same name {twice!r}")
     for indices in itertools.product(*(range(len(axis.values)) for axis in axes)):
         job: dict[str, object] = {}
