@@ -2,6 +2,11 @@
 
 Names are in the past tense. Each event carries all that the coordinator needs, so
 that a journal of (now, event) replays to the same commands. Orders are in `commands`.
+
+Order of events. All events of a job but RankReleased come from the leader of its group, in
+the order in which they happened; each rank reports its own release. Between ranks nothing is
+promised, so a release may come before the report of what freed the rank. What a rank sent
+before it died is handed in before its RankLost.
 """
 
 from __future__ import annotations
@@ -153,7 +158,11 @@ class RankReleased:
 
 @dataclass(frozen=True, slots=True)
 class RankLost:
-    """A rank died or stopped answering; it is never used again in this run."""
+    """A rank died or stopped answering; it is never used again in this run.
+
+    The coordinator then repeats the order under way for the rank's job, if there is one, to
+    those that are left: the same generation without the lost rank.
+    """
 
     rank: int
     reason: str = ""
