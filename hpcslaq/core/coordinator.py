@@ -152,7 +152,7 @@ class Coordinator:
         for name in list(self._live):
             record = self._settled(self.jobs[name], now)
             state = next_state(name, record.state, Trigger.RESTARTED)
-            self._put(replace(record, state=state, target=0))
+            self._put(replace(record, state=state, target=0, changed_at=now))
             if state.is_final or record.is_cancel_pending:
                 self._end(name, JobState.CANCELLED, now, record.reason)
         return []
@@ -330,7 +330,7 @@ class Coordinator:
         allocation = {} if self.is_stopping else self.policy.allocate(view)
         check_allocation(allocation, view)
         for record in view.jobs:
-            target = allocation.get(record.spec.name, 0)
+            target = int(allocation.get(record.spec.name, 0))
             if target != record.target:
                 self._put(replace(record, target=target))
 

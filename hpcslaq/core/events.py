@@ -11,6 +11,7 @@ before it died is handed in before its RankLost.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -49,10 +50,14 @@ class JobCancelled:
 
 @dataclass(frozen=True, slots=True)
 class WeightChanged:
-    """The user changed the importance of a job."""
+    """The user changed the importance of a job; ValueError where it is not > 0."""
 
     job: str
     weight: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            raise ValueError(f"weight: {self.weight} is not a finite number > 0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -363,6 +363,7 @@ def test_after_a_restart_unfinished_jobs_wait_and_start_anew() -> None:
     world.finish("b")
     orders = world.restart({1: "x", 2: "x"})
     assert orders == [cmd.Start("a", 3, (1, 2), known_iterations=4), cmd.WakeAt(world.now + 10)]
+    assert world.job("a").changed_at == world.now
     assert world.job("b").state is JobState.DONE
 
 
@@ -417,6 +418,12 @@ def test_a_new_weight_reaches_the_policy() -> None:
     world = running(4, a=1)
     world.tell(ev.WeightChanged("a", 3.0))
     assert [record.spec.weight for record in world.coordinator.view(0.0).jobs] == [3.0]
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_new_weight_must_be_positive(weight: float) -> None:
+    with pytest.raises(ValueError, match="weight"):
+        ev.WeightChanged("a", weight)
 
 
 # -- progress --------------------------------------------------------------------------
