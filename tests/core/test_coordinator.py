@@ -108,6 +108,24 @@ def test_jobs_without_ranks_come_before_jobs_that_grow() -> None:
     ]
 
 
+def test_waiting_jobs_start_in_the_order_of_their_arrival() -> None:
+    world = running(4, c=4)
+    world.submit("a")
+    world.submit("b")
+    world.give(b=2)
+    world.give(a=2, b=2)
+    world.pause("c")
+    assert world.release(1) == [cmd.Start("a", 2, (1,))]
+    assert world.release(2) == [cmd.Start("b", 3, (2,))]
+
+
+def test_the_job_that_misses_the_largest_share_grows_first() -> None:
+    world = running(6, a=2, b=1, c=2)  # one rank is idle
+    orders = world.give(a=3, b=3, c=0)
+    assert orders_for("a", orders) == []
+    assert orders_for("b", orders) == [cmd.Regroup("b", 4, (4, 3), (3,), ())]
+
+
 def test_targets_that_change_under_way_are_followed_when_the_order_is_through() -> None:
     world = running(4, a=1)
     world.give(a=4)
