@@ -1,6 +1,10 @@
 """What the coordinator wants done: frozen orders that a driver carries out.
 
 Names are imperatives. A driver answers an order with events (`events`).
+
+After the loss of a rank an order may come again with fewer ranks: it then replaces the
+earlier one of its generation. Whoever has carried it out already, or has left that
+generation, ignores it.
 """
 
 from __future__ import annotations
@@ -24,7 +28,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Regroup:
-    """Change the group at the job's next epoch boundary; the leader (`members[0]`) stays."""
+    """Change the group at the job's next epoch boundary; the leader (`members[0]`) stays.
+
+    Only after the loss of a leader may another member of the group lead the next one.
+    """
 
     job: str
     generation: int

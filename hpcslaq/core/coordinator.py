@@ -59,6 +59,9 @@ class RankRecord:
     state: RankState = RankState.IDLE
     #: Job whose group the rank is in, joins or leaves; None when idle or lost.
     job: str | None = None
+    #: It reported its release before the leader's report arrived that frees it (another
+    #: sender, so no order is promised); it counts as idle only from that report on.
+    is_released: bool = False
 
 
 class Coordinator:
@@ -80,7 +83,8 @@ class Coordinator:
         self._hosts: dict[int, str] = {}
         #: Idle ranks; exactly those whose record says IDLE.
         self._idle: set[int] = set()
-        self._num_lost = 0
+        #: Ranks that were lost; never used again in this incarnation.
+        self._lost: set[int] = set()
         #: Live jobs whose workers differ from their target or that are to be stopped.
         self._unsettled: dict[str, None] = {}
         self.forecaster: Forecaster = policy.forecaster()
@@ -122,8 +126,11 @@ class Coordinator:
         Raises InvalidTransition (nothing is changed) where the event is illegal now, and
         PolicyError where the policy breaks a bound.
         """
-        if self.is_shut_down and not isinstance(event, ev.RunStarted):
-            raise InvalidTransition(f"{type(event).__name__} after the run was shut down")
+        if not isinstance(event, ev.RunStarted):
+            if not self.ranks:
+                raise InvalidTransition(f"{type(event).__name__} before the run started")
+            if self.is_shut_down:
+                raise InvalidTransition(f"{type(event).__name__} after the run was shut down")
         orders = self._appliers[type(event)](event, now)
         if isinstance(event, _DECISIVE):
             self._decide(now)
@@ -133,35 +140,26 @@ class Coordinator:
 
     def view(self, now: float) -> ClusterView:
         """What the policy sees at `now`."""
-        usable = len(self.ranks) - self._num_lost
+        usable = len(self.ranks) - len(self._lost)
         jobs = map(self.jobs.__getitem__, self._live)
         live = tuple(record for record in jobs if record.state not in _BEYOND_POLICY)
         return ClusterView(now, self.round_s, usable, live, self.forecaster)
 
-    def is_release_due(self, event: ev.RankReleased) -> bool:
-        """Whether the release can be handed in now, or an earlier event is still under way.
-
-        Messages of different ranks may overtake each other: a member's release can arrive
-        before its leader's news that the group was formed or dissolved.
-        """
-        rank = self.ranks.get(event.rank)
-        if rank is None or rank.state is RankState.LEAVING:
-            return True
-        return rank.state is RankState.JOINING and not event.was_member
-
     # -- events ------------------------------------------------------------------------
 
     def _run_started(self, event: ev.RunStarted, now: float) -> list[cmd.Command]:
+        if not event.hosts:
+            raise InvalidTransition("the run started without worker ranks")
         self.ranks = {rank: RankRecord(host) for rank, host in sorted(event.hosts.items())}
         self._hosts = dict(event.hosts)
         self._idle = set(self.ranks)
-        self._num_lost = 0
+        self._lost = set()
         self.is_closed = self.is_stopping = self.is_shut_down = False
         self._is_round_pending = False
         for name in list(self._live):
             record = self._settled(self.jobs[name], now)
             state = next_state(name, record.state, Trigger.RESTARTED)
-            self._put(replace(record, state=state, target=0))
+            self._put(replace(record, state=state, target=0, changed_at=now))
             if state.is_final or record.is_cancel_pending:
                 self._end(name, JobState.CANCELLED, now, record.reason)
         return []
@@ -194,7 +192,7 @@ class Coordinator:
         if record.state is JobState.WAITING:
             next_state(event.job, record.state, Trigger.CANCELLED_IDLE)
             self._end(event.job, JobState.CANCELLED, now, event.reason)
-        else:
+        elif not record.is_cancel_pending:
             # A running job is stopped by `_carry_out`; others when their order is through.
             self._put(replace(record, is_cancel_pending=True, reason=event.reason))
         return []
@@ -208,34 +206,48 @@ class Coordinator:
     def _group_formed(self, event: ev.GroupFormed, now: float) -> list[cmd.Command]:
         record = self._current(event.job, event.generation, "formed")
         state = next_state(event.job, record.state, Trigger.FORMED)
-        if event.members != record.forming:
+        # A member may have been lost after the group was formed and before this report.
+        members = tuple(r for r in event.members if r not in self._lost)
+        if members != record.forming or not members:
             raise InvalidTransition(
                 f"{event.job}: generation {event.generation} formed of {event.members}, "
                 f"ordered were {record.forming}"
             )
+        left = record.members
         was_running = record.state is JobState.REGROUPING
         record = self._settled(record, now)
         self._put(
             replace(
                 record,
                 state=state,
-                members=event.members,
+                members=members,
                 started_at=now if record.started_at is None else record.started_at,
                 regroups=record.regroups + was_running,
                 changed_at=now,
             )
         )
-        for rank in event.members:
+        for rank in members:
             self._set_rank(rank, RankState.BUSY, event.job)
+        self._let_go(set(left) - set(members))
         return []
 
     def _group_dissolved(self, event: ev.GroupDissolved, now: float) -> list[cmd.Command]:
         record = self._current(event.job, event.generation, "dissolved")
         state = next_state(event.job, record.state, Trigger.DISSOLVED)
         orders = self._dismiss_joiners(record)
+        leader = record.members[0]
+        self._let_go({*record.members, *record.forming} - {leader})
         # A generation that was ordered but is never formed is forgotten.
-        record = replace(self._dissolved(record, now), generation=event.generation)
-        self._put(replace(record, state=state, target=0))
+        self._put(
+            replace(
+                self._settled(record, now),
+                state=state,
+                members=(leader,),
+                generation=event.generation,
+                target=0,
+                changed_at=now,
+            )
+        )
         return orders
 
     def _progress_reported(self, event: ev.ProgressReported, now: float) -> list[cmd.Command]:
@@ -305,11 +317,15 @@ class Coordinator:
 
     def _rank_released(self, event: ev.RankReleased, now: float) -> list[cmd.Command]:
         rank = self.ranks.get(event.rank)
-        if rank is None or rank.state not in (RankState.LEAVING, RankState.JOINING):
+        if rank is None or rank.job is None or rank.job != event.job or rank.is_released:
             story = "unknown" if rank is None else f"{rank.state.value}, job {rank.job}"
-            raise InvalidTransition(f"rank {event.rank} released, but it is {story}")
-        self._set_rank(event.rank, RankState.IDLE, None)
-        return []
+            raise InvalidTransition(f"rank {event.rank} released by {event.job}, but it is {story}")
+        record = self.jobs[event.job]
+        if event.rank not in record.members and event.rank not in record.forming:
+            self._set_rank(event.rank, RankState.IDLE, None)
+            return []
+        rank.is_released = True
+        return [] if self._survivors(record) else self._group_gone(record, now)
 
     def _rank_lost(self, event: ev.RankLost, now: float) -> list[cmd.Command]:
         rank = self.ranks.get(event.rank)
@@ -317,7 +333,8 @@ class Coordinator:
             raise InvalidTransition(f"rank {event.rank} lost, but it was not there")
         job = rank.job
         self._set_rank(event.rank, RankState.LOST, None)
-        if job is None or job not in self._live:
+        # A rank on its way out, or dismissed, is in no group any more.
+        if job is None or event.rank not in {*self.jobs[job].members, *self.jobs[job].forming}:
             return []
         return self._member_lost(self.jobs[job], event.rank, now)
 
@@ -339,7 +356,7 @@ class Coordinator:
         allocation = {} if self.is_stopping else self.policy.allocate(view)
         check_allocation(allocation, view)
         for record in view.jobs:
-            target = allocation.get(record.spec.name, 0)
+            target = int(allocation.get(record.spec.name, 0))
             if target != record.target:
                 self._put(replace(record, target=target))
 
@@ -353,9 +370,9 @@ class Coordinator:
             if record.state is JobState.RUNNING:
                 held = len(record.members)
                 if record.is_cancel_pending:
-                    orders.append(self._order_stop(record))
+                    orders.append(self._order(record, Trigger.ORDERED_STOP))
                 elif record.target == 0:
-                    orders.append(self._order_pause(record))
+                    orders.append(self._order(record, Trigger.ORDERED_PAUSE))
                 elif record.target < held:
                     orders.append(self._order_shrink(record))
                 elif record.target > held:
@@ -368,54 +385,38 @@ class Coordinator:
         for record in starting:
             num = min(record.target, len(self._idle))
             if num >= record.spec.min_workers:
-                orders.append(self._order_start(record, num))
+                orders.append(self._order_with_joiners(record, Trigger.ORDERED_START, num))
         for record in growing:
-            if not self._idle:
-                break
-            orders.append(self._order_growth(record))
+            num = min(record.target - len(record.members), len(self._idle))
+            if num:
+                orders.append(self._order_with_joiners(record, Trigger.ORDERED_REGROUP, num))
         return orders
-
-    def _order_stop(self, record: JobRecord) -> cmd.Command:
-        self._ordered(record, Trigger.ORDERED_STOP)
-        return cmd.Stop(record.name, record.generation, record.members[0])
-
-    def _order_pause(self, record: JobRecord) -> cmd.Command:
-        self._ordered(record, Trigger.ORDERED_PAUSE)
-        return cmd.Pause(record.name, record.generation, record.members[0])
 
     def _order_shrink(self, record: JobRecord) -> cmd.Command:
         keep = choose_keepers(record.members, self._hosts, record.target)
-        leavers = tuple(rank for rank in record.members if rank not in set(keep))
-        for rank in leavers:
+        for rank in set(record.members) - set(keep):
             self._set_rank(rank, RankState.LEAVING, record.name)
-        generation = self._ordered(record, Trigger.ORDERED_REGROUP, forming=keep)
-        return cmd.Regroup(record.name, generation, keep, (), leavers)
+        return self._order(record, Trigger.ORDERED_REGROUP, keep)
 
-    def _order_start(self, record: JobRecord, num_workers: int) -> cmd.Command:
-        members = choose_joiners(self._idle, self._hosts, (), num_workers)
-        for rank in members:
-            self._set_rank(rank, RankState.JOINING, record.name)
-        generation = self._ordered(record, Trigger.ORDERED_START, forming=members)
-        return cmd.Start(record.name, generation, members, record.iterations)
-
-    def _order_growth(self, record: JobRecord) -> cmd.Command:
-        num = min(record.target - len(record.members), len(self._idle))
+    def _order_with_joiners(self, record: JobRecord, trigger: Trigger, num: int) -> cmd.Command:
         joiners = choose_joiners(self._idle, self._hosts, record.members, num)
         for rank in joiners:
             self._set_rank(rank, RankState.JOINING, record.name)
-        members = record.members + joiners
-        generation = self._ordered(record, Trigger.ORDERED_REGROUP, forming=members)
-        return cmd.Regroup(record.name, generation, members, joiners, ())
+        return self._order(record, trigger, record.members + joiners)
 
-    def _ordered(self, record: JobRecord, trigger: Trigger, forming: tuple[int, ...] = ()) -> int:
-        """Note an order for the job; the generation that it carries."""
+    def _order(
+        self, record: JobRecord, trigger: Trigger, forming: tuple[int, ...] = ()
+    ) -> cmd.Command:
+        """Note an order for the job; a group to be formed gets a new generation."""
         state = next_state(record.name, record.state, trigger)
         generation = record.generation
         if forming:
-            self._last_generation += 1
-            generation = self._last_generation
-        self._put(replace(record, state=state, generation=generation, forming=forming))
-        return generation
+            generation = self._last_generation = self._last_generation + 1
+        # Policies do not see a job that is stopped: it keeps no share.
+        target = 0 if state in _BEYOND_POLICY else record.target
+        record = replace(record, state=state, generation=generation, forming=forming, target=target)
+        self._put(record)
+        return _order_under_way(record)
 
     def _wake_or_end(self, now: float) -> list[cmd.Command]:
         """A WakeAt while jobs live; a Shutdown when nothing is left to do."""
@@ -425,15 +426,21 @@ class Coordinator:
                 return [cmd.Shutdown(EXIT_STOPPED_EARLY)]
             failed = any(r.state is JobState.FAILED for r in self.jobs.values())
             return [cmd.Shutdown(EXIT_JOB_FAILED if failed else EXIT_OK)]
-        if self._live and self.ranks and not self._is_round_pending and not self.is_stopping:
+        if self._live and not self._is_round_pending and not self.is_stopping:
             self._is_round_pending = True
             return [cmd.WakeAt(now + self.round_s)]
         return []
 
     def _is_over(self) -> bool:
-        if not self.ranks or len(self._idle) + self._num_lost < len(self.ranks):
+        usable = len(self.ranks) - len(self._lost)
+        if len(self._idle) < usable:
             return False
-        return self.is_stopping or (self.is_closed and not self._live)
+        if self.is_stopping or not usable:
+            return True
+        # Jobs that need more ranks than are left have to wait for the next start of the run.
+        return self.is_closed and not any(
+            self.jobs[name].spec.min_workers <= usable for name in self._live
+        )
 
     # -- helpers -----------------------------------------------------------------------
 
@@ -453,12 +460,9 @@ class Coordinator:
         """The record of a live job, if `generation` is its newest."""
         record = self._live_record(job, what)
         # A job may finish before the regroup under way takes place.
-        earlier = record.state is JobState.REGROUPING and what in (
-            "dissolved",
-            "finished",
-            "failed",
-        )
-        if generation != record.generation and not earlier:
+        ends = ("dissolved", "finished", "failed")
+        is_early = record.state is JobState.REGROUPING and what in ends
+        if generation > record.generation or (generation < record.generation and not is_early):
             raise InvalidTransition(
                 f"{job}: generation {generation} {what}, its newest is {record.generation}"
             )
@@ -477,8 +481,10 @@ class Coordinator:
 
     def _set_rank(self, rank: int, state: RankState, job: str | None) -> None:
         record = self.ranks[rank]
+        record.is_released = record.is_released and job == record.job
         record.state, record.job = state, job
-        self._num_lost += state is RankState.LOST
+        if state is RankState.LOST:
+            self._lost.add(rank)
         if state is RankState.IDLE:
             self._idle.add(rank)
         else:
@@ -496,14 +502,25 @@ class Coordinator:
 
     def _dissolved(self, record: JobRecord, now: float) -> JobRecord:
         """The record without its group; the members are on their way out."""
-        for rank in {*record.members, *record.forming}:
-            if self.ranks[rank].state is RankState.BUSY:
-                self._set_rank(rank, RankState.LEAVING, record.name)
+        self._let_go({*record.members, *record.forming})
         return replace(self._settled(record, now), changed_at=now)
+
+    def _let_go(self, ranks: Iterable[int]) -> None:
+        """These ranks are in no group any more: idle, or so when they report."""
+        for rank in ranks:
+            record = self.ranks[rank]
+            if record.is_released:
+                self._set_rank(rank, RankState.IDLE, None)
+            elif record.state is RankState.BUSY:
+                self._set_rank(rank, RankState.LEAVING, record.job)
 
     def _dismiss_joiners(self, record: JobRecord) -> list[cmd.Command]:
         """A Dismiss for ranks that wait to join a generation that will not be formed."""
-        waiting = tuple(r for r in record.forming if self.ranks[r].state is RankState.JOINING)
+        waiting = tuple(
+            rank
+            for rank in record.forming
+            if self.ranks[rank].state is RankState.JOINING and not self.ranks[rank].is_released
+        )
         if not waiting:
             return []
         return [cmd.Dismiss(record.name, record.generation, waiting)]
@@ -522,11 +539,16 @@ class Coordinator:
         )
         self.forecaster.discard(job)
 
-    def _member_lost(self, record: JobRecord, rank: int, now: float) -> list[cmd.Command]:
-        """Take a lost rank out of its job; without members the job waits again.
+    def _survivors(self, record: JobRecord) -> tuple[int, ...]:
+        """Ranks that hold the job's state, or that will load it, and have not left."""
+        group = record.forming if record.state is JobState.STARTING else record.members
+        return tuple(rank for rank in group if not self.ranks[rank].is_released)
 
-        The survivors repair their group by themselves and go on; their driver reports
-        the new membership as the same generation without the lost rank.
+    def _member_lost(self, record: JobRecord, rank: int, now: float) -> list[cmd.Command]:
+        """Take a lost rank out of its job.
+
+        The survivors repair their group by themselves and go on in the same generation. An
+        order under way may have died with the leader, so it is repeated to those that are left.
         """
         record = replace(
             self._settled(record, now),
@@ -534,14 +556,39 @@ class Coordinator:
             forming=tuple(r for r in record.forming if r != rank),
             changed_at=now,
         )
+        survivors = self._survivors(record)
+        if survivors and record.state is JobState.REGROUPING and not record.forming:
+            # All that were to stay are gone: one that was to leave stays instead.
+            record = replace(record, forming=survivors[:1])
+            self._set_rank(survivors[0], RankState.BUSY, record.name)
         self._put(record)
-        if record.members or record.forming:
-            return []
+        if not survivors:
+            return self._group_gone(record, now)
+        return [] if record.state is JobState.RUNNING else [_order_under_way(record)]
+
+    def _group_gone(self, record: JobRecord, now: float) -> list[cmd.Command]:
+        """No rank of the group is left: the job goes on from its checkpoint some time."""
         state = next_state(record.name, record.state, Trigger.LOST_ALL)
-        self._put(replace(record, state=state))
+        orders = self._dismiss_joiners(record)
+        self._put(replace(self._dissolved(record, now), state=state))
         if state.is_final or record.is_cancel_pending:
             self._end(record.name, JobState.CANCELLED, now, record.reason)
-        return []
+        return orders
+
+
+def _order_under_way(record: JobRecord) -> cmd.Command:
+    """The order that the job's record tells of."""
+    name, generation, forming = record.name, record.generation, record.forming
+    if record.state is JobState.STARTING:
+        return cmd.Start(name, generation, forming, record.iterations)
+    if record.state is JobState.PAUSING:
+        return cmd.Pause(name, generation, record.members[0])
+    if record.state is JobState.STOPPING:
+        return cmd.Stop(name, generation, record.members[0])
+    before, after = set(record.members), set(forming)
+    joiners = tuple(rank for rank in forming if rank not in before)
+    leavers = tuple(rank for rank in record.members if rank not in after)
+    return cmd.Regroup(name, generation, forming, joiners, leavers)
 
 
 def _advanced(record: JobRecord, losses: Iterable[float], epochs: int) -> JobRecord:

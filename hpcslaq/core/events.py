@@ -2,10 +2,16 @@
 
 Names are in the past tense. Each event carries all that the coordinator needs, so
 that a journal of (now, event) replays to the same commands. Orders are in `commands`.
+
+Order of events. All events of a job but RankReleased come from the leader of its group, in
+the order in which they happened; each rank reports its own release. Between ranks nothing is
+promised, so a release may come before the report of what freed the rank. What a rank sent
+before it died is handed in before its RankLost.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -44,10 +50,14 @@ class JobCancelled:
 
 @dataclass(frozen=True, slots=True)
 class WeightChanged:
-    """The user changed the importance of a job."""
+    """The user changed the importance of a job; ValueError where it is not > 0."""
 
     job: str
     weight: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            raise ValueError(f"weight: {self.weight} is not a finite number > 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +75,7 @@ class GroupFormed:
 
 @dataclass(frozen=True, slots=True)
 class GroupDissolved:
-    """The group makes no further pass: its members are on their way out.
+    """The group makes no further pass: its members, the leader apart, are on their way out.
 
     What became of the job follows (JobFinished, JobFailed, JobPaused or JobStopped): its leader
     may still have to evaluate the model or to write it.
@@ -151,7 +161,7 @@ class JobFailed:
 
 @dataclass(frozen=True, slots=True)
 class RankReleased:
-    """A rank left a group (or, not `was_member`, gave up joining one) and waits for orders.
+    """A rank left a group (or gave up joining one) and waits for orders.
 
     `usage`: seconds spent in this membership by kind ("compute", "reduce", "regroup",
     "checkpoint", "control", "load").
@@ -161,12 +171,15 @@ class RankReleased:
     job: str
     generation: int
     usage: Mapping[str, float] = field(default_factory=dict)
-    was_member: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class RankLost:
-    """A rank died or stopped answering; it is never used again in this run."""
+    """A rank died or stopped answering; it is never used again in this run.
+
+    The coordinator then repeats the order under way for the rank's job, if there is one, to
+    those that are left: the same generation without the lost rank.
+    """
 
     rank: int
     reason: str = ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Protocol
 
 from hpcslaq.core.events import ProgressReported
@@ -99,6 +100,8 @@ def check_allocation(allocation: Allocation, view: ClusterView) -> None:
         spec = specs.get(job)
         if spec is None:
             raise PolicyError(f"{job}: given {count} workers, but it is not a live job")
+        if not isinstance(count, Integral):
+            raise PolicyError(f"{job}: given {count}, which is not a whole number of workers")
         if count < 0:
             raise PolicyError(f"{job}: given {count} < 0 workers")
         if 0 < count < spec.min_workers:

@@ -81,8 +81,6 @@ class Rank0:
             self._at(spec.arrival_s, ev.JobSubmitted(spec))
             last = max(last, spec.arrival_s)
         self._at(last, ev.ArrivalsClosed())
-        #: Releases that overtook the news of their leader; handed in when these are here.
-        self._early: list[ev.RankReleased] = []
         self.exit_code: int | None = None
         self.ticks = TickTimes()
         self.farewells: dict[int, Farewell] = {}
@@ -115,23 +113,12 @@ class Rank0:
             message = self._channel.poll(TAG_EVENT)
             if message is None:
                 break
-            self._receive(message)
+            self._feed(message)
             num_events += 1
         while self._timers and self._timers[0][0] <= self._clock() and self.exit_code is None:
             self._feed(heapq.heappop(self._timers)[2])
             num_events += 1
         return num_events > 0
-
-    def _receive(self, event: ev.Event) -> None:
-        """Hand in a worker's event, and those that it makes due."""
-        if isinstance(event, ev.RankReleased) and not self._coordinator.is_release_due(event):
-            self._early.append(event)
-            return
-        self._feed(event)
-        for early in tuple(self._early):
-            if self._coordinator.is_release_due(early):
-                self._early.remove(early)
-                self._feed(early)
 
     def _feed(self, event: ev.Event) -> None:
         """Journal one event, hand it to the coordinator, carry out its orders."""

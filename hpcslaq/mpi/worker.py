@@ -119,7 +119,7 @@ class Worker:
             state, leader = self._load_state(seat, order)
         except Exception as error:  # noqa: BLE001 - user code and data: the job's failure
             self._fail(order.spec.name, order.generation, error)
-            self._release(order.spec.name, order.generation, {}, was_member=False)
+            self._release(order.spec.name, order.generation, {})
             return
         seat.leader = leader
         seat.usage["load"] += time.perf_counter() - begin
@@ -130,7 +130,7 @@ class Worker:
                 seat.spec.name, order.generation, refusal.rank, refusal.message, refusal.details
             )
             self._channel.send(0, TAG_EVENT, message)
-            self._release(order.spec.name, order.generation, seat.usage, was_member=False)
+            self._release(order.spec.name, order.generation, seat.usage)
             return
         for rank in order.members[1:]:
             self._channel.send(rank, TAG_PEER, Enter(order.generation))
@@ -161,13 +161,13 @@ class Worker:
             refusal = Refused(generation, self._rank, text, traceback.format_exc())
             self._channel.send(leader, TAG_PEER, refusal)
             self._await_dismissal(generation)
-            self._release(order.spec.name, generation, {}, was_member=False)
+            self._release(order.spec.name, generation, {})
             return
         seat.usage["load"] += time.perf_counter() - begin
         self._channel.send(leader, TAG_PEER, Ready(generation, self._rank))
         begin = time.perf_counter()
         if not self._await_entry(leader, generation):
-            self._release(order.spec.name, generation, seat.usage, was_member=False)
+            self._release(order.spec.name, generation, seat.usage)
             return
         seat.usage["control"] += time.perf_counter() - begin
         begin = time.perf_counter()
@@ -456,10 +456,8 @@ class Worker:
         message = ev.JobFailed(job, generation, self._rank, _one_line(error), details)
         self._channel.send(0, TAG_EVENT, message)
 
-    def _release(
-        self, job: str, generation: int, usage: Mapping[str, float], was_member: bool = True
-    ) -> None:
-        message = ev.RankReleased(self._rank, job, generation, dict(usage), was_member)
+    def _release(self, job: str, generation: int, usage: Mapping[str, float]) -> None:
+        message = ev.RankReleased(self._rank, job, generation, dict(usage))
         self._channel.send(0, TAG_EVENT, message)
 
     def _farewell(self) -> None:

@@ -1,0 +1,73 @@
+"""What a job file may ask for, and what a record knows."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+
+from hpcslaq.core.jobs import JobRecord, JobSpec, JobState
+
+
+def spec_of(**fields) -> JobSpec:
+    given = {"name": "a", "model": "m", "data": "d", "num_chunks": 8, "max_epochs": 3, **fields}
+    return JobSpec(**given)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"name": ""}, "name: '' is not"),
+        ({"name": "-a"}, "name: '-a' is not"),
+        ({"name": "a/b"}, "name: 'a/b' is not"),
+        ({"name": "a\n"}, "name: .* is not"),
+        ({"name": "a" * 101}, "name: .* is not"),
+        ({"num_chunks": 0}, "num_chunks: 0 < 1"),
+        ({"max_epochs": 0}, "max_epochs: 0 < 1"),
+        ({"min_workers": 0}, "min_workers: 0 < 1"),
+        ({"patience": 0}, "patience: 0 < 1"),
+        ({"min_workers": 9}, "min_workers: 9 > num_chunks = 8"),
+        ({"min_workers": 3, "max_workers": 2}, "max_workers: 2 < min_workers = 3"),
+        ({"weight": 0.0}, "weight: 0.0 is not a finite number > 0"),
+        ({"weight": float("nan")}, "weight: nan"),
+        ({"weight": float("inf")}, "weight: inf"),
+        ({"arrival_s": -1.0}, "arrival_s: -1.0"),
+        ({"arrival_s": float("inf")}, "arrival_s: inf"),
+        ({"target_loss": float("nan")}, "target_loss: nan is not finite"),
+        ({"tolerance": float("inf")}, "tolerance: inf is not finite"),
+        ({"deadline_s": float("nan")}, "deadline_s: nan is not finite"),
+    ],
+)
+def test_impossible_values_are_refused_by_name(fields, text) -> None:
+    with pytest.raises(ValueError, match=text):
+        spec_of(**fields)
+
+
+@pytest.mark.parametrize("name", ["a", "7", "a.b_c+d=e,f-g", "a" * 100])
+def test_names_that_are_safe_as_file_names_are_taken(name) -> None:
+    assert spec_of(name=name).name == name
+
+
+@pytest.mark.parametrize(
+    ("chunks", "most", "limit"), [(8, None, 8), (8, 4, 4), (8, 8, 8), (8, 100, 8)]
+)
+def test_no_job_uses_more_workers_than_chunks(chunks, most, limit) -> None:
+    assert spec_of(num_chunks=chunks, max_workers=most).worker_limit == limit
+
+
+def test_a_spec_is_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        spec_of().weight = 2.0
+
+
+def test_attained_rank_seconds_count_the_present_group() -> None:
+    record = JobRecord(spec_of(), JobState.WAITING, submitted_at=5.0, held_since=5.0)
+    assert record.attained_rank_seconds(100.0) == 0.0
+    record = replace(record, members=(3, 1, 2), rank_seconds=7.0, held_since=10.0)
+    assert record.num_workers == 3
+    assert record.attained_rank_seconds(14.0) == 7.0 + 3 * 4.0
+
+
+def test_four_states_are_final() -> None:
+    final = {state.value for state in JobState if state.is_final}
+    assert final == {"done", "failed", "cancelled", "rejected"}
