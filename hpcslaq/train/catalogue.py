@@ -19,12 +19,17 @@ from hpcslaq.train.options import validate_options
 
 #: Built-in models: name -> "module:Class".
 MODELS: Mapping[str, str] = {
+    "gbt": "hpcslaq.train.gbt:BoostedClassifier",
+    "gbt_regressor": "hpcslaq.train.gbt:BoostedRegressor",
+    "gmm": "hpcslaq.train.gmm:GaussianMixture",
     "kmeans": "hpcslaq.train.kmeans:KMeans",
     "lasso": "hpcslaq.train.linear:Lasso",
+    "lda": "hpcslaq.train.lda:TopicModel",
     "linear": "hpcslaq.train.linear:LinearRegression",
     "logistic": "hpcslaq.train.logistic:LogisticRegression",
     "mlp": "hpcslaq.train.mlp:MLPClassifier",
     "mlp_regressor": "hpcslaq.train.mlp:MLPRegressor",
+    "poly_svm": "hpcslaq.train.polysvm:PolynomialSVM",
     "softmax": "hpcslaq.train.softmax:SoftmaxRegression",
     "svm": "hpcslaq.train.svm:LinearSVM",
 }

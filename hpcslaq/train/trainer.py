@@ -179,8 +179,10 @@ class Trainer:
         self._checksum = 0.0
 
     def restore(self, state: TrainState) -> None:
-        """Go on from this state (after `is_diverged`)."""
+        """Go on from this state (after `is_diverged`); nothing derived from the old one is kept."""
         self.state = state
+        for chunk in self._chunks.values():
+            chunk.cache.clear()
 
     def step(self, flags: Mapping[Flag, float] | None = None) -> StepReport:
         """Make one pass together with all other members.
