@@ -87,9 +87,11 @@ def _load_file(name: str, path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
+    is_loaded = False
     try:
         spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[module_name]
-        raise
+        is_loaded = True
+    finally:
+        if not is_loaded:
+            del sys.modules[module_name]
     return module

@@ -27,7 +27,7 @@ def documented(tmp_path):
 
 def test_the_documented_example_learns_the_mean_on_any_allocation(documented, lab):
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((50, 3)) + [1, 2, 3]
+    X = rng.standard_normal((50, 3)) + np.arange(1, 4)
     job = JobSpec("job", documented, "arrays", 5, 40, options={"rate": 0.8})
     data = lab.ArrayData(X, np.zeros(50))
     outcome = lab.assert_allocation_does_not_matter(job, data)
