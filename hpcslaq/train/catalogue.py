@@ -19,12 +19,17 @@ from hpcslaq.train.options import validate_options
 
 #: Built-in models: name -> "module:Class".
 MODELS: Mapping[str, str] = {
+    "gbt": "hpcslaq.train.gbt:BoostedClassifier",
+    "gbt_regressor": "hpcslaq.train.gbt:BoostedRegressor",
+    "gmm": "hpcslaq.train.gmm:GaussianMixture",
     "kmeans": "hpcslaq.train.kmeans:KMeans",
     "lasso": "hpcslaq.train.linear:Lasso",
+    "lda": "hpcslaq.train.lda:TopicModel",
     "linear": "hpcslaq.train.linear:LinearRegression",
     "logistic": "hpcslaq.train.logistic:LogisticRegression",
     "mlp": "hpcslaq.train.mlp:MLPClassifier",
     "mlp_regressor": "hpcslaq.train.mlp:MLPRegressor",
+    "poly_svm": "hpcslaq.train.polysvm:PolynomialSVM",
     "softmax": "hpcslaq.train.softmax:SoftmaxRegression",
     "svm": "hpcslaq.train.svm:LinearSVM",
 }
@@ -82,9 +87,11 @@ def _load_file(name: str, path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
+    is_loaded = False
     try:
         spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[module_name]
-        raise
+        is_loaded = True
+    finally:
+        if not is_loaded:
+            del sys.modules[module_name]
     return module

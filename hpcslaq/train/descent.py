@@ -38,8 +38,11 @@ def advance(state: State, loss: float, gradient: Array, gradient_tolerance: floa
     rate = float(state["rate"][0])
     if is_adaptive and trials >= 0:
         loss0, gradient0 = float(state["loss"][0]), state["gradient"]
-        wanted = loss0 - 0.5 * rate * float(gradient0 @ gradient0) + _NOISE * abs(loss0)
-        if loss > wanted:
+        square = float(gradient0 @ gradient0)
+        has_fallen = loss < loss0 and loss <= loss0 - 0.5 * rate * square
+        # Near the minimum only the gradient still shows progress.
+        is_level = loss <= loss0 + _NOISE * abs(loss0) and float(gradient @ gradient) < square
+        if not (has_fallen or is_level):
             if trials >= _MAX_TRIALS:
                 state["trial"] = state["x"]
                 return Step(None, is_converged=True)

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -33,7 +33,16 @@ from hpcslaq.train.exact import (
     not_finite,
     tight_bounds,
 )
-from hpcslaq.train.model import Chunk, Context, Draw, Model, TrainingData, data_info
+from hpcslaq.train.model import (
+    Chunk,
+    Context,
+    Draw,
+    Model,
+    Step,
+    Totals,
+    TrainingData,
+    data_info,
+)
 from hpcslaq.train.state import TrainState
 
 #: How often a pass may be computed again before its statistics count as not reproducible.
@@ -179,8 +188,10 @@ class Trainer:
         self._checksum = 0.0
 
     def restore(self, state: TrainState) -> None:
-        """Go on from this state (after `is_diverged`)."""
+        """Go on from this state (after `is_diverged`); nothing derived from the old one is kept."""
         self.state = state
+        for chunk in self._chunks.values():
+            chunk.cache.clear()
 
     def step(self, flags: Mapping[Flag, float] | None = None) -> StepReport:
         """Make one pass together with all other members.
@@ -221,17 +232,30 @@ class Trainer:
     def _accumulate(self, bounds: Mapping[str, int]) -> None:
         """Sum the statistics of this member's chunks; a failure is kept for the exchange."""
         self._sum.begin(bounds)
-        if self._error is not None:
-            return
+        if self.state.step == 0:
+            self._attempt("parameters", self._note_checksum)
+        for index in self._indices:
+            if self._error is not None:
+                return
+            self._attempt(f"statistics of chunk {index}", self._add_chunk, index)
+
+    def _add_chunk(self, index: int) -> None:
         state = self.state
-        index = None
+        draw = Draw(self.spec.seed, state.epochs, state.step, self._steps_per_epoch, index)
+        self._sum.add(self.model.statistics(state.arrays, self._chunk(index), draw))
+
+    def _note_checksum(self) -> None:
+        self._checksum = self.state.checksum(self.model)
+
+    def _attempt(self, where: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Call user code unless it failed before; an exception becomes this member's error."""
+        if self._error is not None:
+            return None
         try:
-            self._checksum = state.checksum(self.model) if state.step == 0 else 0.0
-            for index in self._indices:
-                draw = Draw(self.spec.seed, state.epochs, state.step, self._steps_per_epoch, index)
-                self._sum.add(self.model.statistics(state.arrays, self._chunk(index), draw))
+            return function(*args)
         except Exception as error:  # noqa: BLE001 - user code: its failure is the job's
-            self._error = self._failure(error, f"statistics of chunk {index}")
+            self._error = self._failure(error, where)
+            return None
 
     def _chunk(self, index: int) -> Chunk:
         chunk = self._chunks.get(index)
@@ -253,7 +277,8 @@ class Trainer:
             if layout is not None:
                 _set_pair(buffer, _LAYOUT, layout.signature)
                 buffer[_MAXIMA : _MAXIMA + len(layout.names)] = self._sum.maxima
-            _set_pair(buffer, _CHECKSUM, self._checksum)
+            if self.state.step == 0:
+                _set_pair(buffer, _CHECKSUM, self._checksum)
         began_at = self._clock()
         self._reducer.maximum(buffer)
         self._reduce_s += self._clock() - began_at
@@ -301,10 +326,8 @@ class Trainer:
             state.iterations,
             state.last_loss,
         )
-        try:
-            done = self.model.update(state.arrays, layout.unpack(total), context)
-        except Exception as error:  # noqa: BLE001 - user code: the next exchange tells the others
-            self._error = self._failure(error, "update")
+        done = self._attempt("update", self._update, layout.unpack(total), context)
+        if done is None:  # the next exchange tells the others
             return StepReport(flags, num_redos=num_redos)
         if done.loss is not None and not math.isfinite(done.loss):
             return self._failed_alike(reduced, f"the loss is {done.loss}")
@@ -317,6 +340,12 @@ class Trainer:
             is_leaving=is_epoch_end and self._leave > 0,
             num_redos=num_redos,
         )
+
+    def _update(self, totals: Totals, context: Context) -> Step:
+        done = self.model.update(self.state.arrays, totals, context)
+        if not isinstance(done, Step):
+            raise TypeError(f"update returned {type(done).__name__}, not Step")
+        return done
 
     def _count(self, loss: float | None, is_converged: bool) -> tuple[StopRule | None, bool]:
         """Advance the counters; the stop rule that is met, and whether an epoch ended."""
@@ -351,11 +380,10 @@ class Trainer:
         """
         buffer = self._buffer
         buffer[:] = 0.0
-        try:
-            _set_pair(buffer, _CHECKSUM, self.state.checksum(self.model))
-        except Exception as error:  # noqa: BLE001 - user code
-            self._error = self._failure(error, "parameters")
+        self._attempt("parameters", self._note_checksum)
+        if self._error is not None:
             buffer[Flag.ERROR] = 1.0 + self.member
+        _set_pair(buffer, _CHECKSUM, self._checksum)
         _set_pair(buffer, _PASSES, float(self.state.passes))
         began_at = self._clock()
         self._reducer.maximum(buffer)

@@ -333,3 +333,29 @@ def test_shares_cover_all_chunks_and_differ_by_at_most_one(num_chunks, num_membe
     assert [c for share in shares for c in share] == list(range(num_chunks))
     sizes = [len(share) for share in shares]
     assert max(sizes) - min(sizes) <= 1
+
+
+def test_an_update_that_returns_something_else_is_explained(data):
+    class Forgetful(Halving):
+        def update(self, state, totals, context):
+            return 3.0
+
+    trainer = solo(Forgetful({}), data)
+    trainer.step()
+    assert "update returned float, not Step" in trainer.step().failure.message
+
+
+def test_parameters_that_raise_fail_the_job(data):
+    class Odd(Halving):
+        def parameters(self, state):
+            raise ValueError("no parameters")
+
+    assert "parameters: ValueError" in solo(Odd({}), data).step().failure.message
+
+
+def test_a_restored_state_starts_with_empty_caches(data):
+    trainer = solo(halving(), data)
+    trainer.step()
+    trainer._chunk(0).cache["derived"] = 1
+    trainer.restore(trainer.state)
+    assert trainer._chunk(0).cache == {}
