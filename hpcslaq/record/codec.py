@@ -147,7 +147,7 @@ class Codec:
             return _optional(self._of(rest[0]))
         names = " | ".join(getattr(arm, "__name__", str(arm)) for arm in arms)
         # Classes are told apart by their type at once: a union of all events has many arms.
-        classes: list[type] = [arm for arm in arms if dataclasses.is_dataclass(arm)]
+        classes = [a for a in arms if isinstance(a, type) and dataclasses.is_dataclass(a)]
         others = [self._of(arm) for arm in arms if arm not in classes]
         by_type = {cls: self._of(cls).encode for cls in classes}
         by_name = {cls.__name__: self._of(cls).decode for cls in classes}
