@@ -72,11 +72,9 @@ def write_checkpoint(
         num_bytes = temp.stat().st_size
         publish(temp, path)
     except _H5_ERRORS as error:
-        _discard(temp)
         raise CheckpointError(f"{path}: cannot be written: {_reason(error)}") from error
-    except BaseException:
+    finally:
         _discard(temp)
-        raise
     return num_bytes
 
 
@@ -306,6 +304,7 @@ def _reason(error: Exception) -> str:
 
 
 def _discard(temp: Path) -> None:
+    """Remove a temp file that was not renamed."""
     try:
         temp.unlink(missing_ok=True)
     except OSError:

@@ -142,29 +142,36 @@ class Codec:
         raise TypeError(f"fields of type {hint!r} are not supported")
 
     def _union(self, arms: tuple[Any, ...]) -> _Both:
-        plans = [self._of(arm) for arm in arms if arm is not type(None)]
-        has_none = type(None) in arms
+        rest = [arm for arm in arms if arm is not type(None)]
+        if len(rest) == 1 and len(arms) == 2:
+            return _optional(self._of(rest[0]))
         names = " | ".join(getattr(arm, "__name__", str(arm)) for arm in arms)
+        # Classes are told apart by their type at once: a union of all events has many arms.
+        classes = [a for a in arms if isinstance(a, type) and dataclasses.is_dataclass(a)]
+        others = [self._of(arm) for arm in arms if arm not in classes]
+        by_type = {cls: self._of(cls).encode for cls in classes}
+        by_name = {cls.__name__: self._of(cls).decode for cls in classes}
 
-        def first_of(converts: list[Convert]) -> Convert:
-            if has_none and len(converts) == 1:
-                only = converts[0]
-                return lambda value: None if value is None else only(value)
+        def first(converts: list[Convert], value: Any) -> Any:
+            for convert in converts:
+                try:
+                    return convert(value)
+                except CodecError:
+                    continue
+            raise CodecError(f"expected {names}, found {_shown(value)}")
 
-            def convert(value: Any) -> Any:
-                if value is None and has_none:
-                    return None
-                problems = []
-                for candidate in converts:
-                    try:
-                        return candidate(value)
-                    except CodecError as error:
-                        problems.append(str(error))
-                raise CodecError(f"expected {names}, found {_shown(value)} ({problems[-1]})")
+        encoders, decoders = [b.encode for b in others], [b.decode for b in others]
 
-            return convert
+        def encode(value: Any) -> Any:
+            convert = by_type.get(type(value))
+            return first(encoders, value) if convert is None else convert(value)
 
-        return _Both(first_of([p.encode for p in plans]), first_of([p.decode for p in plans]))
+        def decode(value: Any) -> Any:
+            name = value.get("type") if by_name and isinstance(value, dict) else None
+            convert = by_name.get(name) if isinstance(name, str) else None
+            return first(decoders, value) if convert is None else convert(value)
+
+        return _Both(encode, decode)
 
 
 def dump_json(data: object) -> str:
@@ -386,6 +393,15 @@ def _sequence(item: _Both) -> _Both:
         return tuple([decode_item(element) for element in value])
 
     return _Both(encode, decode)
+
+
+def _optional(item: _Both) -> _Both:
+    """T | None."""
+    encode, decode = item
+    return _Both(
+        lambda value: None if value is None else encode(value),
+        lambda value: None if value is None else decode(value),
+    )
 
 
 def _row(items: list[_Both]) -> _Both:

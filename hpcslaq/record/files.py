@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
+import secrets
 from pathlib import Path
 
 #: Start of the names of files that are being written; left over only by a killed process.
 TEMP_PREFIX = ".tmp-"
 
-_counter = itertools.count()
-
 
 def temp_path(path: Path) -> Path:
     """A name beside `path` that no other thread or process takes."""
-    return path.with_name(f"{TEMP_PREFIX}{path.name}-{os.getpid()}-{next(_counter)}")
+    return path.with_name(f"{TEMP_PREFIX}{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
@@ -26,9 +24,9 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
         with open(fd, "wb") as file:
             file.write(data)
         publish(temp, path)
-    except BaseException:
+    finally:
+        # Renamed by now, unless something went wrong.
         temp.unlink(missing_ok=True)
-        raise
 
 
 def publish(temp: Path, path: Path) -> None:

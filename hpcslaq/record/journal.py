@@ -12,6 +12,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -60,12 +61,11 @@ class JournalWriter:
         #: Encoded lines that are not yet with the operating system.
         self._waiting: list[bytes] = []
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-        try:
+        with ExitStack() as undo:
+            undo.callback(os.close, self._fd)
             _lock(self._fd, path)
             _cut_torn_line(self._fd, path, on_torn)
-        except BaseException:
-            os.close(self._fd)
-            raise
+            undo.pop_all()
 
     def append(self, now: float, *items: Event | Command) -> None:
         """Add one line per item, all at `now` (s since run start)."""

@@ -84,6 +84,12 @@ class Outer:
     anything: object = None
 
 
+@dataclass(frozen=True, slots=True)
+class Message:
+    rank: int
+    event: events.Event
+
+
 def outer_codec() -> Codec:
     return Codec([Outer, Inner, Other])
 
@@ -135,6 +141,16 @@ def test_nested_classes_unions_rows_and_enums_come_back_equal() -> None:
         assert codec.decode(codec.encode(outer)) == outer
 
 
+def test_a_message_may_hold_any_event() -> None:
+    codec = journal_codec()
+    codec.register(Message)
+    for sample in SAMPLES[1:]:
+        if isinstance(sample, get_args(events.Event)):
+            assert codec.decode(codec.encode(Message(3, sample))) == Message(3, sample)
+    with pytest.raises(CodecError, match=r"Message\.event: expected RunStarted \|"):
+        codec.encode(Message(3, commands.WakeAt(1.0)))  # type: ignore[arg-type]
+
+
 def test_a_left_out_field_takes_its_default() -> None:
     assert outer_codec().from_json(
         {"type": "Outer", "either": {"type": "Other", "value": "y"}, "row": [1, "x"]}
@@ -149,7 +165,9 @@ def test_a_left_out_field_takes_its_default() -> None:
         ({"row": [True, "x"]}, "row: expected an integer, found True"),
         ({"row": "ab"}, "row: expected 2 values"),
         ({"either": {"type": "Outer"}}, r"either: expected Inner \| Other"),
-        ({"either": {"type": "Inner", "value": "1"}}, "either: "),
+        ({"either": {"type": "Inner", "value": "1"}}, r"either: Inner\.value: expected a number"),
+        ({"either": {"type": []}}, "either: expected Inner"),
+        ({"either": None}, "either: expected Inner"),
         ({"colour": "green"}, r"colour: expected a Colour, found 'green' \(valid: red, 1\)"),
         ({"colour": True}, "colour: expected a Colour, found True"),
         ({"maybe": 1.0}, "maybe: expected an integer, found 1.0"),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ from hpcslaq.errors import CheckpointError
 from hpcslaq.record import store as store_module
 from hpcslaq.record.checkpoint import Scalar, write_checkpoint
 from hpcslaq.record.files import temp_path
+from hpcslaq.record.journal import read_journal
 from hpcslaq.record.store import CheckpointStore
 
 IDENTITY: dict[str, Scalar] = {"job": "a", "seed": 3}
@@ -205,6 +209,53 @@ def test_half_written_files_are_removed_at_the_next_load(tmp_path: Path) -> None
     assert len(names(tmp_path)) == 2
     store(tmp_path).load_newest()
     assert names(tmp_path) == [file(tmp_path, 10).name]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+import numpy as np
+from hpcslaq.record.journal import JournalWriter
+from hpcslaq.core.events import CheckpointWritten
+from hpcslaq.record.journal import read_journal
+from hpcslaq.record.store import CheckpointStore
+root = Path(sys.argv[1])
+store = CheckpointStore(root / "a", {"job": "a", "seed": 3}, keep=2)
+loaded = store.load_newest()
+iteration = loaded.iteration if loaded else 0
+with JournalWriter(root / "journal.jsonl", on_torn=lambda *args: None) as journal:
+    print("ready", flush=True)
+    while True:
+        iteration += 1
+        size = store.save(iteration, {"w": np.full(200_000, float(iteration))}, {})
+        journal.append(0.0, CheckpointWritten("a", iteration, 0, size, 0.0))
+        journal.flush()
+"""
+
+
+@pytest.mark.parametrize("num_kills", [4, pytest.param(50, marks=pytest.mark.long)])
+def test_a_writer_killed_at_any_moment_loses_no_checkpoint_that_was_reported(
+    tmp_path: Path, num_kills: int
+) -> None:
+    rng = random.Random(3)
+    newest = 0
+    for _ in range(num_kills):
+        command = [sys.executable, "-c", WRITER, str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            time.sleep(rng.uniform(0.0, 0.25))
+            process.kill()
+        entries = list(read_journal(tmp_path / "journal.jsonl", on_torn=lambda *args: None))
+        reported = max((entry.item.iterations for entry in entries), default=0)  # type: ignore
+        loaded = store(tmp_path).load_newest()
+        found = loaded.iteration if loaded else 0
+        assert found in (reported, reported + 1)
+        assert found >= newest
+        newest = found
+        assert loaded is None or ((loaded.arrays["w"] == found).all() and not loaded.refused)
+        assert not [name for name in names(tmp_path) if name.startswith(".tmp-")]
+    assert newest > 0
 
 
 def test_old_files_that_cannot_be_deleted_cost_a_warning_only(
