@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,22 @@ from hpcslaq.errors import DataError
 
 _FEATURE_NAMES = ("X", "x", "data", "features", "X_train", "x_train", "arr_0")
 _SPARSE_MEMBERS = {"format", "shape", "data"}
+#: What numpy and zipfile raise on damaged files; a header is a Python literal.
+_DAMAGE = (
+    ValueError,
+    TypeError,
+    OverflowError,
+    SyntaxError,
+    tokenize.TokenError,
+    RecursionError,
+    MemoryError,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    OSError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def read_npy(path: Path, options: Mapping[str, object], progress: Progress) -> Table:
@@ -51,7 +68,7 @@ def map_npy(path: Path) -> NDArray[np.generic]:
         with path.open("rb") as stream:
             np.lib.format.read_magic(stream)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    except _DAMAGE as error:
         raise DataError(f"{path}: {_npy_complaint(error)}") from error
     surplus = path.stat().st_size - array.offset - array.nbytes
     if surplus:
@@ -170,7 +187,7 @@ class _Archive:
         self.path = path
         try:
             self._zip = zipfile.ZipFile(path)
-        except (zipfile.BadZipFile, OSError, ValueError) as error:
+        except _DAMAGE as error:
             raise DataError(f"{path}: not a usable NPZ file: {error}") from error
         self.names = [
             name.removesuffix(".npy") for name in self._zip.namelist() if name.endswith(".npy")
@@ -213,14 +230,7 @@ class _Member:
         try:
             self._stream = self._archive.open(self._member)
             header = _read_npy_header(self._stream)
-        except (
-            zipfile.BadZipFile,
-            zlib.error,
-            EOFError,
-            RuntimeError,
-            ValueError,
-            OSError,
-        ) as error:
+        except _DAMAGE as error:
             raise DataError(f"{self._what}: {_npy_complaint(error)}") from error
         shape, dtype, _ = header
         if dtype.hasobject:
@@ -258,7 +268,7 @@ def _read_npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[np.ge
 def _read_exactly(stream: IO[bytes], num_bytes: int, what: str) -> bytes:
     try:
         data = stream.read(num_bytes)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+    except _DAMAGE as error:
         raise DataError(f"{what}: damaged: {error}") from error
     if len(data) != num_bytes:
         raise DataError(f"{what}: damaged: ends after {len(data):,} of {num_bytes:,} bytes")

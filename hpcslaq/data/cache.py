@@ -17,8 +17,8 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -229,46 +229,34 @@ def _convert(source: DataSource, content_hash: str, directory: Path, progress: P
         _check_counts(source.location, rows, table)
     train, holdout = _split(rows.num_rows, options, labels, groups)
     is_sparse = rows.is_sparse if options["layout"] == "auto" else options["layout"] == "csr"
-    if not is_sparse:
-        check_space(source.location, directory, 8 * rows.num_rows * rows.num_features)
-    scaling = _scaling(rows, train, table, options, is_sparse)
-    y = None if labels is None else labels.values
-    parts: dict[str, Any] = {"holdout": None}
-    for section, prefix, order in (("train", "", train), ("holdout", HOLDOUT, holdout)):
-        if len(order):
-            parts[section] = describe(
-                write_part(
-                    directory,
-                    prefix,
-                    rows,
-                    order,
-                    y,
-                    scaling=scaling,
-                    is_sparse=is_sparse,
-                    progress=progress,
-                )
-            )
-    parts["scaling"] = None if scaling is None else describe(_write_scaling(directory, scaling))
-    num_features = rows.num_features
-    del rows  # Unmaps the spool before its files go.
-    for file in directory.glob("spool.*"):
-        file.unlink()
     meta = {
         "format": FORMAT_VERSION,
         "name": source.name,
         "content_hash": content_hash,
         "num_rows": len(train),
         "num_holdout_rows": len(holdout),
-        "num_features": num_features,
+        "num_features": rows.num_features,
         "is_sparse": is_sparse,
         "dtype": "<f8",
         "task": _final_task(task, labels),
         "class_labels": [] if labels is None else list(labels.classes),
         "feature_names": None if table.feature_names is None else list(table.feature_names),
-        **parts,
         "source": {"location": source.location, "options": options},
         "written_by": f"hpcslaq {hpcslaq.__version__}",
     }
+    if not is_sparse:
+        check_space(source.location, directory, 8 * rows.num_rows * rows.num_features)
+    scaling = _scaling(rows, train, table, options, is_sparse)
+    y = None if labels is None else labels.values
+    for section, prefix, order in (("train", "", train), ("holdout", HOLDOUT, holdout)):
+        meta[section] = None
+        if len(order):
+            write = partial(write_part, scaling=scaling, is_sparse=is_sparse)
+            meta[section] = describe(write(directory, prefix, rows, order, y, progress=progress))
+    meta["scaling"] = None if scaling is None else describe(_write_scaling(directory, scaling))
+    del rows  # Unmaps the spool before its files go.
+    for file in directory.glob("spool.*"):
+        file.unlink()
     write_meta(directory, meta)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
@@ -37,19 +38,20 @@ _SMALL_BYTES = 64 << 20
 def read_hdf5(path: Path, options: Mapping[str, object], progress: Progress) -> Table:
     """The rows of a dataset in an HDF5 file."""
     file = _open(path)
-    names = _dataset_names(path, file)
-    if not names:
-        raise DataError(f"{path}: holds no datasets (links are not followed)")
-    name = pick_name(path, str(options["dataset"]).strip("/"), names, _FEATURE_NAMES)
-    X = file[name]
-    what = f"{path}: dataset {name!r}"
-    check_matrix(what, X.shape or (), X.dtype)
-    _check_storage(what, X)
-    label = options["label"]
-    y = read_label_file(options)
-    if y is None:
-        label_name = pick_label_name(path, _plain(label), names, name)
-        y = None if label_name is None else _read_labels(path, file, label_name)
+    with _damage_refused(f"{path}"):
+        names = _dataset_names(file)
+        if not names:
+            raise DataError(f"{path}: holds no datasets (links are not followed)")
+        name = pick_name(path, str(options["dataset"]).strip("/"), names, _FEATURE_NAMES)
+        X = file[name]
+        what = f"{path}: dataset {name!r}"
+        check_matrix(what, X.shape or (), X.dtype)
+        _check_storage(what, X)
+        label = options["label"]
+        y = read_label_file(options)
+        if y is None:
+            label_name = pick_label_name(path, _plain(label), names, name)
+            y = None if label_name is None else _read_labels(path, file, label_name)
     check_num_labels(path, y, X.shape[0])
     column = label if isinstance(label, int) else "none"
     return Table(
@@ -59,6 +61,15 @@ def read_hdf5(path: Path, options: Mapping[str, object], progress: Progress) -> 
         num_rows=X.shape[0],
         num_features=check_label_column(path, column, X.shape[1]),
     )
+
+
+@contextmanager
+def _damage_refused(what: str) -> Iterator[None]:
+    """Turns what h5py raises on damaged files into a DataError."""
+    try:
+        yield
+    except (OSError, KeyError, RuntimeError, ValueError, TypeError, MemoryError) as error:
+        raise DataError(f"{what}: damaged HDF5 file: {error}") from error
 
 
 def _plain(label: object) -> object:
@@ -73,26 +84,23 @@ def _open(path: Path) -> h5py.File:
         raise DataError(f"{path}: not a usable HDF5 file: {error}") from error
 
 
-def _dataset_names(path: Path, file: h5py.File) -> list[str]:
+def _dataset_names(file: h5py.File) -> list[str]:
     """Paths of all datasets that are reached by hard links only."""
     names: list[str] = []
     waiting: list[tuple[str, h5py.Group]] = [("", file)]
     seen = {h5py.h5o.get_info(file.id).addr}
-    try:
-        while waiting:
-            prefix, group = waiting.pop()
-            for key in group:
-                if not isinstance(group.get(key, getlink=True), h5py.HardLink):
-                    continue
-                node = group[key]
-                address = h5py.h5o.get_info(node.id).addr
-                if isinstance(node, h5py.Dataset):
-                    names.append(prefix + key)
-                elif isinstance(node, h5py.Group) and address not in seen:
-                    seen.add(address)
-                    waiting.append((f"{prefix}{key}/", node))
-    except (OSError, KeyError, RuntimeError, ValueError) as error:
-        raise DataError(f"{path}: damaged HDF5 file: {error}") from error
+    while waiting:
+        prefix, group = waiting.pop()
+        for key in group:
+            if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+                continue
+            node = group[key]
+            address = h5py.h5o.get_info(node.id).addr
+            if isinstance(node, h5py.Dataset):
+                names.append(prefix + key)
+            elif isinstance(node, h5py.Group) and address not in seen:
+                seen.add(address)
+                waiting.append((f"{prefix}{key}/", node))
     return sorted(names)
 
 
@@ -118,12 +126,9 @@ def _read_labels(path: Path, file: h5py.File, name: str) -> NDArray[np.generic]:
     is_text = h5py.check_string_dtype(dataset.dtype) is not None
     check_labels(what, dataset.shape or (), np.dtype("U1") if is_text else dataset.dtype)
     _check_storage(what, dataset)
-    try:
-        if is_text:
-            return np.array(dataset.asstr("utf-8", "replace")[...].reshape(-1).tolist())
-        return np.asarray(dataset[...]).reshape(-1)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise DataError(f"{what}: damaged: {error}") from error
+    if is_text:
+        return np.array(dataset.asstr("utf-8", "replace")[...].reshape(-1).tolist())
+    return np.asarray(dataset[...]).reshape(-1)
 
 
 def _blocks(
@@ -136,12 +141,8 @@ def _blocks(
 ) -> Iterator[Block]:
     with file:
         for start, stop in row_ranges(*X.shape):
-            try:
+            with _damage_refused(f"{path}: {X.name}: row {start} or later"):
                 values = np.asarray(X[start:stop])
-            except (OSError, RuntimeError, ValueError) as error:
-                raise DataError(
-                    f"{path}: {X.name}: row {start} or later: damaged: {error}"
-                ) from error
             rows, inner = split_label_column(path, label, values)
             yield Block(rows, inner if y is None else y[start:stop])
             progress("read", stop / X.shape[0])

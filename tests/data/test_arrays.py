@@ -111,6 +111,10 @@ BAD_NPY = {
     "truncated": (npy_bytes(np.ones((9, 9)))[:-8], "not a usable NPY file"),
     "surplus": (npy_bytes(np.ones((9, 9))) + b"12345678", "8 bytes more than the header"),
     "negative shape": (lying_npy((-2, 3), 64), "NPY file"),
+    "open bracket": (
+        b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f8', 'shape': (10L,".ljust(117) + b"\n",
+        "not a usable NPY file",
+    ),
     "header of code": (
         b"\x93NUMPY\x01\x00v\x00" + b"__import__('os').system('true')".ljust(117) + b"\n",
         "not a usable NPY file",
