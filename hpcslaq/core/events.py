@@ -164,7 +164,7 @@ class RankReleased:
     """A rank left a group (or gave up joining one) and waits for orders.
 
     `usage`: seconds spent in this membership by kind ("compute", "reduce", "regroup",
-    "checkpoint", "control", "load").
+    "checkpoint", "control", "load", "wait").
     """
 
     rank: int

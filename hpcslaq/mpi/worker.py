@@ -44,14 +44,15 @@ from hpcslaq.record.modelfile import CENTER, SCALE, ModelInfo, SavedModel, write
 from hpcslaq.record.plan import RunPlan
 from hpcslaq.record.rundir import RunDirectory, software_versions
 from hpcslaq.record.store import CheckpointStore
-from hpcslaq.train.catalogue import build_model
+from hpcslaq.train.catalogue import MODELS, build_model, load_model_class
 from hpcslaq.train.model import Model
 from hpcslaq.train.state import TrainState, initial_state
 from hpcslaq.train.trainer import Flag, StepReport, Trainer
 
 log = logging.getLogger(__name__)
 
-#: Seconds by kind: "load", "compute", "reduce", "regroup", "checkpoint", "control".
+#: Seconds by kind: "load", "compute", "reduce", "regroup",
+#: "checkpoint", "control", and "wait" for the boundary at which a joiner may enter.
 Usage = defaultdict[str, float]
 
 
@@ -91,6 +92,9 @@ class Worker:
         self._groups = GroupFactory(ranks.workers)
         #: Opened data by path: a regroup opens nothing again.
         self._datasets: dict[str, Dataset] = {}
+        # Imported now, while there is nothing to do, instead of in the first job of each model.
+        for model in {job.model for job in plan.jobs} & set(MODELS):
+            load_model_class(model)
 
     def serve(self) -> int:
         """Wait for orders and carry them out; the exit code that rank 0 sends."""
@@ -169,7 +173,7 @@ class Worker:
         if not self._await_entry(leader, generation):
             self._release(order.spec.name, generation, seat.usage)
             return
-        seat.usage["control"] += time.perf_counter() - begin
+        seat.usage["wait"] += time.perf_counter() - begin
         begin = time.perf_counter()
         self._train(seat, self._groups.form(order.members, generation), None, begin)
 
