@@ -179,6 +179,7 @@ def test_one_flipped_bit_anywhere_is_refused_or_harmless(tmp_path: Path) -> None
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_every_single_flipped_bit_is_refused_or_harmless(tmp_path: Path) -> None:
     positions = ((byte, bit) for byte in range(10_000) for bit in range(8))
     refused, _ = flip_bits(tmp_path / "c.h5", positions)
