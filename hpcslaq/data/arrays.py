@@ -341,7 +341,7 @@ def _load_sparse(archive: _Archive) -> sparse.csr_array:
     data = archive.load("data", max_dims=1)
     if data.ndim != 1 or data.dtype.kind not in "fiub":
         raise DataError(f"{path}: array 'data' is not a list of real numbers")
-    data = data.astype(np.float64)
+    data = data.astype(np.float64, copy=False)
     first, second = (_integers(archive, name) for name in members[kind])
     shape = tuple(int(size) for size in _integers(archive, "shape"))
     check_matrix(str(path), shape, data.dtype)
