@@ -25,6 +25,10 @@ from hpcslaq.record.store import CheckpointStore
 
 log = logging.getLogger(__name__)
 
+#: A leader looks for orders at most this often, s: each look enters MPI, which yields the core
+#: when there is nothing, and passes may take only microseconds.
+POLL_EVERY_S = 2e-3
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -132,11 +136,16 @@ class Leader:
         self._reported = known_iterations
         self._reported_at = time.monotonic()
         self._checkpointed_at = time.monotonic()
+        self._polled_at = 0.0
         #: Wall seconds of the passes since the last report.
         self._seconds = 0.0
 
     def poll(self) -> tuple[bool, bool]:
-        """Look for news; (leave, stop): the flags to raise in the next pass."""
+        """Look for news, now and then; (leave, stop): the flags to raise in the next pass."""
+        now = time.monotonic()
+        if now - self._polled_at < POLL_EVERY_S:
+            return (False, False)
+        self._polled_at = now
         order = self._channel.poll(TAG_ORDER, 0)
         if order is not None:
             assert isinstance(order, cmd.Regroup | cmd.Pause | cmd.Stop)

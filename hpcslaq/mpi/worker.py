@@ -126,7 +126,7 @@ class Worker:
             self._release(order.spec.name, order.generation, {})
             return
         seat.leader = leader
-        seat.usage["load"] += time.perf_counter() - begin
+        seat.usage["load"] += time.perf_counter() - begin - seat.usage["compute"]
         begin = time.perf_counter()
         refusal = self._collect_ready(order)
         if refusal is not None:
@@ -217,7 +217,9 @@ class Worker:
         )
         loaded = store.load_newest()
         if loaded is None:
+            begin = time.perf_counter()
             state = initial_state(seat.spec, seat.model, seat.data)
+            seat.usage["compute"] += time.perf_counter() - begin
         else:
             state = TrainState.unpack(loaded.arrays)
         leader = Leader(
@@ -361,11 +363,12 @@ class Worker:
     ) -> None:
         """Be released; the leader first says what became of the job."""
         if seat.leader is not None:
-            begin = time.perf_counter()
+            begin, computed = time.perf_counter(), seat.usage["compute"]
             dissolved = ev.GroupDissolved(seat.spec.name, seat.generation)
             self._channel.send(0, TAG_EVENT, dissolved)
             self._close_job(seat, seat.leader, trainer, outcome, report, order)
-            seat.usage["checkpoint"] += time.perf_counter() - begin
+            evaluated = seat.usage["compute"] - computed
+            seat.usage["checkpoint"] += time.perf_counter() - begin - evaluated
         self._release(seat.spec.name, seat.generation, seat.usage)
 
     def _close_job(
@@ -420,8 +423,10 @@ class Worker:
         """Evaluate the model, write it, and say so."""
         state, model = trainer.state, seat.model
         assert report.stop is not None
+        begin = time.perf_counter()
         holdout = seat.data.holdout()
         metrics = {} if holdout is None else model.evaluate(state.arrays, holdout)
+        seat.usage["compute"] += time.perf_counter() - begin
         finished = ev.JobFinished(
             seat.spec.name,
             seat.generation,
