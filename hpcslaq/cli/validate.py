@@ -64,7 +64,7 @@ def _document(path: Path, checked: JobFile, directories: dict[str, str]) -> dict
 
 def _describe_data(key: str, source: Any, directory: str | None) -> dict[str, Any]:
     """Where the data come from and, once they are prepared, what they are."""
-    described = {"name": key, "source": dict(source)}
+    described: dict[str, Any] = {"name": key, "source": dict(source)}
     if directory is not None:
         data = open_dataset(Path(directory))
         described |= {

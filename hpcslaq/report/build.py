@@ -15,8 +15,8 @@ from hpcslaq.core import events as ev
 from hpcslaq.core.coordinator import EXIT_JOB_FAILED, EXIT_OK, EXIT_STOPPED_EARLY
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.record.codec import Entry
-from hpcslaq.record.journal import JournalTail
 from hpcslaq.record.jobsummary import JobSummary
+from hpcslaq.record.journal import JournalTail
 from hpcslaq.record.plan import RunPlan
 from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.record.summary import BUCKETS, RunSummary
@@ -104,7 +104,7 @@ class RunReader:
             "directory": str(self.run.path),
             "name": self.run.path.name,
             "job_file": self.plan.job_file,
-            "state": _RESULT_STATES.get(exit_code, "ended") if result else summary.state,
+            "state": summary.state if result is None else _result_state(result),
             "is_finished": exit_code in (EXIT_OK, EXIT_JOB_FAILED),
             "has_result": result is not None,
             "exit_code": exit_code,
@@ -203,6 +203,10 @@ def _rank_time(summary: RunSummary) -> dict[str, Any]:
         },
         "lost_share": lost_share(seconds),
     }
+
+
+def _result_state(result: Mapping[str, Any]) -> str:
+    return _RESULT_STATES.get(int(result["exit_code"]), "ended")
 
 
 def _counts(history: History, module: Any) -> dict[str, int]:

@@ -24,6 +24,7 @@ from hpcslaq.report.text import KINDS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import Locator
 
 #: Okabe and Ito's palette without black and yellow, which mark other things or fade on white.
 _PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7F7F7F", "#8C6D31")
@@ -103,22 +104,11 @@ def workers_figure(summary: RunSummary, history: History) -> Figure | None:
     figure, axes = _figure(3.4)
     colours = _colours(history)
     times, counts = worker_steps(list(segments.values()), history.now)
-    has_edges = len(segments) <= len(_PALETTE) and len(times) <= 200
+    edges = [*times, times[-1]]
     bottom = [0] * len(times)
     for name, row in zip(segments, counts, strict=True):
         top = [low + count for low, count in zip(bottom, row, strict=True)]
-        axes.fill_between(
-            times,
-            bottom,
-            top,
-            # Where it has no workers, a job has no outline either.
-            where=[count > 0 for count in row],
-            step="post",
-            facecolor=colours[name],
-            edgecolor="white" if has_edges else "none",
-            linewidth=0.5 if has_edges else 0.0,
-            label=name,
-        )
+        axes.stairs(top, edges, baseline=bottom, fill=True, color=colours[name], label=name)
         bottom = top
     limits = [*history.capacity, (history.now, history.capacity[-1][1])]
     axes.step(
@@ -131,7 +121,7 @@ def workers_figure(summary: RunSummary, history: History) -> Figure | None:
         label="workers there",
     )
     axes.set_ylim(0, max(*bottom, *(count for _, count in limits), 1) * 1.06)
-    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.set_major_locator(_whole_numbers())
     axes.set_ylabel("workers (ranks)")
     _time_axis(axes, history)
     _legend(figure, axes, history)
@@ -142,14 +132,16 @@ def groups_figure(summary: RunSummary, history: History) -> Figure | None:
     """Gantt chart: one row per job, a bar per group, its shade the number of workers."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
+    from matplotlib.colors import ListedColormap, Normalize
 
     jobs = list(summary.jobs.values())[:_MAX_ROWS]
     most = max((len(s.members) for job in jobs for s in job.segments), default=0)
     if most == 0:
         return None
     figure, axes = _figure(min(1.1 + 0.26 * len(jobs), 1.6 + 0.17 * len(jobs)))
-    shades = ScalarMappable(Normalize(1, max(most, 2)), colormaps["cividis_r"])
+    # From the third of the scale on: the lightest blues vanish on white.
+    scale = ListedColormap(colormaps["Blues"]([0.3 + 0.7 * i / 255 for i in range(256)]))
+    shades = ScalarMappable(Normalize(1, max(most, 2)), scale)
     for row, job in enumerate(jobs):
         _draw_job(axes, row, job, history.now, shades.to_rgba)
     axes.set_ylim(len(jobs) - 0.4, -0.6)
@@ -160,7 +152,7 @@ def groups_figure(summary: RunSummary, history: History) -> Figure | None:
     _time_axis(axes, history)
     bar = figure.colorbar(shades, ax=axes, pad=0.015, fraction=0.03, aspect=30)
     bar.set_label("workers (ranks)")
-    bar.locator.set_params(integer=True)
+    bar.locator = _whole_numbers()
     bar.update_ticks()
     return figure
 
@@ -243,9 +235,15 @@ def _legend(figure: Figure, axes: Axes, history: History) -> None:
     scale = ListedColormap(colormaps["viridis"]([0.92 * i / 255 for i in range(256)]))
     shades = ScalarMappable(Normalize(1, num), scale)
     bar = figure.colorbar(shades, ax=axes, pad=0.015, fraction=0.03, aspect=30)
-    bar.set_label("job, by order of arrival (number)")
-    bar.locator.set_params(integer=True)
+    bar.set_label("job, by arrival")
+    bar.locator = _whole_numbers()
     bar.update_ticks()
+
+
+def _whole_numbers() -> Locator:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(integer=True)
 
 
 def _time_axis(axes: Axes, history: History) -> None:
@@ -258,7 +256,7 @@ def _time_axis(axes: Axes, history: History) -> None:
 
 
 def _draw_job(
-    axes: Axes, row: int, job: JobSummary, now: float, shade: Callable[[float], Any]
+    axes: Axes, row: int, job: JobSummary, now: float, shade: Callable[[Any], Any]
 ) -> None:
     """A thin line from submission to end, and over it a bar for each group."""
     end = now if job.finished_at is None else job.finished_at
@@ -271,8 +269,8 @@ def _draw_job(
     axes.broken_barh(bars, (row - 0.38, 0.76), facecolors=colours, zorder=2)
     if job.finished_at is not None:
         is_bad = job.state is not JobState.DONE
-        style = {"marker": "x", "color": "#D55E00"} if is_bad else {"marker": "|", "color": "black"}
-        axes.plot([end], [row], markersize=6, zorder=3, clip_on=False, **style)
+        marker, colour = ("x", "#D55E00") if is_bad else ("|", "black")
+        axes.plot([end], [row], marker=marker, color=colour, markersize=6, zorder=3, clip_on=False)
 
 
 def _mean_curve(

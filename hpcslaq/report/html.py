@@ -24,6 +24,7 @@ from hpcslaq.report.text import (
     job_table,
     problems,
     rank_time_table,
+    result_table,
 )
 
 #: Longest `run.toml` that is repeated in the page.
@@ -67,9 +68,7 @@ def write_html(reader: RunReader) -> Path:
     report = reader.report()
     images: Mapping[str, bytes] | None = None
     if figures.has_matplotlib():
-        images = figures.draw_all(
-            reader.summary, reader.history, report["run"]["rank_time_s"]
-        )
+        images = figures.draw_all(reader.summary, reader.history, report["run"]["rank_time_s"])
     page = render_page(report, images, _plan_text(reader.run))
     write_atomic(reader.run.report_html, page.encode())
     return reader.run.report_html
@@ -92,12 +91,17 @@ def render_page(
         _list(facts(report)),
         *_problems(report),
         "<h2>Jobs</h2>",
-        _table(job_table(report, is_long=True)),
+        _table(job_table(report, all_metrics=True)),
+        "<h2>Results</h2>",
+        "<p>SHA-256 of the sequence of losses and of the parameters; point at one to see all of "
+        "it.</p>",
+        _table(result_table(report)),
         "<h2>Figures</h2>",
         *_images(images),
         "<h2>Rank-time</h2>",
-        "<p>Rank-seconds of all workers by what they were spent on. Waiting for the sum counts "
-        "as training: the work of an iteration that the slowest member still does.</p>",
+        "<p>Rank-seconds of all workers by what they were spent on. Waiting for the sum is "
+        "part of training: the slowest member still computes. Between reports lie orders on their "
+        "way and, while the run is on, the groups that have not reported yet.</p>",
         _table(rank_time_table(report)),
         "<h2>Environment</h2>",
         _list(environment(report)),
@@ -116,7 +120,8 @@ def _problems(report: Mapping[str, Any]) -> Iterable[str]:
     for name, reason in found:
         yield f"<p><strong>{escape(name)}</strong>: {escape(reason or 'no reason known')}</p>"
         if details[name]:
-            yield f"<details><summary>traceback</summary><pre>{escape(details[name])}</pre></details>"
+            trace = escape(details[name])
+            yield f"<details><summary>traceback</summary><pre>{trace}</pre></details>"
 
 
 def _images(images: Mapping[str, bytes] | None) -> Iterable[str]:
@@ -172,7 +177,7 @@ def _row(table: TextTable, row: Sequence[str]) -> str:
         if column == "state":
             style = _STATE_CLASSES.get(text, "")
         if column in _DIGESTS and len(text) > 16:
-            cells.append(f'<td title="{escape(text)}"><code>{escape(text[:12])}…</code></td>')
+            cells.append(f'<td title="{escape(text)}"><code>{escape(text[:16])}…</code></td>')
         else:
             cells.append(_cell("td", text, style))
     return "".join(cells)

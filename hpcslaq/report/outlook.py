@@ -42,7 +42,7 @@ def run_eta_s(report: Mapping[str, Any], now: float) -> float | None:
     total = math.fsum(mean if cost is None else cost for cost, _ in left)
     longest = max((cost / most for cost, most in left if cost is not None), default=0.0)
     arrivals = [job["arrival_s"] - now for job in jobs if job["submitted_at"] is None]
-    return max(total / workers, longest, *arrivals)
+    return float(max(total / workers, longest, *arrivals))
 
 
 def _rank_seconds_left(job: Mapping[str, Any]) -> float | None:

@@ -17,7 +17,7 @@ KINDS = {
     "checkpoint": "checkpoints, models",
     "control": "orders, reports",
     "load": "opening data",
-    "unreported": "not reported",
+    "unreported": "between reports",
     "idle": "idle",
 }
 
@@ -81,8 +81,8 @@ def environment(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def job_table(report: Mapping[str, Any], *, is_long: bool = False) -> TextTable:
-    """A row for each job; with `is_long` also what is wide: data, all metrics, digests."""
+def job_table(report: Mapping[str, Any], *, all_metrics: bool = False) -> TextTable:
+    """A row for each job: what it cost and what came of it."""
     columns = {
         "job": False,
         "model": False,
@@ -96,14 +96,25 @@ def job_table(report: Mapping[str, Any], *, is_long: bool = False) -> TextTable:
         "JCT": True,
         "lost": True,
     }
-    wide = ("data", "iterations", "ended by", "loss digest", "model digest")
-    rows = []
-    for job in report["jobs"]:
-        row = _job_cells(job, is_long=is_long)
-        rows.append(row + _wide_cells(job) if is_long else row)
-    if is_long:
-        columns |= dict.fromkeys(wide, False) | {"iterations": True}
-    return TextTable(tuple(columns), tuple(columns.values()), tuple(rows))
+    rows = tuple(_job_cells(job, all_metrics=all_metrics) for job in report["jobs"])
+    return TextTable(tuple(columns), tuple(columns.values()), rows)
+
+
+def result_table(report: Mapping[str, Any]) -> TextTable:
+    """A row for each job: its data, why it ended, and the digests of losses and model."""
+    columns = ("job", "data", "iterations", "ended by", "loss digest", "model digest")
+    rows = tuple(
+        (
+            job["name"],
+            job["data"],
+            str(job["iterations"]),
+            job["reason"] or _NONE,
+            job["loss_digest"] or _NONE,
+            job["model_digest"] or _NONE,
+        )
+        for job in report["jobs"]
+    )
+    return TextTable(columns, (False, False, True, False, False, False), rows)
 
 
 def rank_time_table(report: Mapping[str, Any]) -> TextTable:
@@ -142,7 +153,7 @@ def number(value: float | None) -> str:
     return _NONE if value is None else f"{value:#.5g}"
 
 
-def _job_cells(job: Mapping[str, Any], *, is_long: bool) -> tuple[str, ...]:
+def _job_cells(job: Mapping[str, Any], *, all_metrics: bool) -> tuple[str, ...]:
     metrics = [f"{name} {value:.4g}" for name, value in job["metrics"].items() if value is not None]
     loss = job["last_loss"] if job["final_loss"] is None else job["final_loss"]
     return (
@@ -151,22 +162,12 @@ def _job_cells(job: Mapping[str, Any], *, is_long: bool) -> tuple[str, ...]:
         job["state"],
         f"{job['epochs']}/{job['max_epochs']}",
         number(loss),
-        ", ".join(metrics if is_long else metrics[:1]) or _NONE,
+        ", ".join(metrics if all_metrics else metrics[:1]) or _NONE,
         str(job["regroups"]),
         f"{job['rank_seconds']:,.1f}",
         seconds(job["queue_s"]),
         seconds(job["jct_s"]),
         percent(job["lost_share"], 1),
-    )
-
-
-def _wide_cells(job: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        job["data"],
-        str(job["iterations"]),
-        job["reason"] or _NONE,
-        job["loss_digest"] or _NONE,
-        job["model_digest"] or _NONE,
     )
 
 
