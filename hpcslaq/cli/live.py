@@ -6,11 +6,12 @@ ten seconds. Both go to standard error and read the journal only.
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -25,10 +26,13 @@ from rich.text import Text
 from hpcslaq.cli.output import terminal
 from hpcslaq.cli.prepare import Progress as Report
 from hpcslaq.cli.report import STATE_STYLES
+from hpcslaq.errors import HpcslaqError
 from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.report.build import NOT_SUBMITTED, RunReader
 from hpcslaq.report.outlook import job_eta_s, run_eta_s
 from hpcslaq.report.text import number, seconds
+
+_log = logging.getLogger(__name__)
 
 #: Shortest time between two drawings, and between two lines where there is no terminal, s.
 _REDRAW_S = 0.5
@@ -70,28 +74,38 @@ class Display:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._reader is None:
-            return
         if kind is None:
             self.update(is_last=True)
         if self._live is not None:
-            self._live.stop()
+            # Gives the cursor back; the terminal itself may have gone.
+            with suppress(OSError):
+                self._live.stop()
 
     def update(self, *, is_last: bool = False) -> None:
-        """Show what is new, if it is time to. Raises JournalError on a damaged journal."""
+        """Show what is new, if it is time to.
+
+        Never raises for what it cannot read or write (a closed terminal): the run goes on unseen.
+        """
         if self._reader is None:
             return
-        self._reader.poll()
         pause_s = _LINE_S if self._live is None else _REDRAW_S
         if not is_last and time.monotonic() - self._shown_at < pause_s:
             return
         self._shown_at = time.monotonic()
-        report, now = self._reader.report(), self._reader.summary.now
+        try:
+            self._show(self._reader)
+        except (OSError, HpcslaqError) as error:
+            self._reader = None
+            _log.warning("the display ends, the run goes on: %s", error)
+
+    def _show(self, reader: RunReader) -> None:
+        reader.poll()
+        report = reader.report()
         if self._live is None:
-            click.echo(status_line(report, now), err=True)
-        else:
-            rows = max(4, self._console.height - _MARGIN)
-            self._live.update(draw(self._reader, report, max_rows=rows), refresh=True)
+            click.echo(status_line(report, reader.summary.now), err=True)
+            return
+        rows = max(4, self._console.height - _MARGIN)
+        self._live.update(draw(reader, report, max_rows=rows), refresh=True)
 
 
 @contextmanager

@@ -37,12 +37,19 @@ def _finite(value: Any) -> Any:
     return value
 
 
+class _Terminal(Console):
+    """rich would end the program where the reader of a pipe has gone; our callers decide."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def terminal(*, is_error: bool = False) -> Console:
     """Where text for people goes: standard output or standard error, as they are now.
 
     Without a terminal a table is as wide as it needs (up to 200 columns), never cut at 80.
     """
-    console = Console(stderr=is_error, highlight=False)
+    console = _Terminal(stderr=is_error, highlight=False)
     if not console.is_terminal:
         console.width = 200
     return console
@@ -74,6 +81,8 @@ def reports_errors(command: Callable[..., int | None]) -> Callable[..., None]:
         except OSError as error:
             emit_error(str(error), type(error).__name__, 1, as_json=as_json)
             code = 1
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
         except Exception as error:
             if not as_json:
                 raise

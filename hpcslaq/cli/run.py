@@ -169,7 +169,9 @@ def _passing_signals_on(process: subprocess.Popen[Any]) -> Iterator[None]:
         if process.poll() is None:
             process.send_signal(signal.SIGUSR1 if count == 1 else signal.SIGKILL)
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
+        numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, pass_on) for number in numbers}
     try:
         yield
