@@ -10,10 +10,12 @@ import functools
 import json
 import math
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import click
+from rich.console import Console
 
 from hpcslaq.errors import HpcslaqError
 
@@ -33,6 +35,24 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
+
+
+class _Terminal(Console):
+    """rich would end the program where the reader of a pipe has gone; our callers decide."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def terminal(*, is_error: bool = False) -> Console:
+    """Where text for people goes: standard output or standard error, as they are now.
+
+    Without a terminal a table is as wide as it needs (up to 200 columns), never cut at 80.
+    """
+    console = _Terminal(stderr=is_error, highlight=False)
+    if not console.is_terminal:
+        console.width = 200
+    return console
 
 
 def emit_error(message: str, kind: str, exit_code: int, *, as_json: bool) -> None:
@@ -58,6 +78,19 @@ def reports_errors(command: Callable[..., int | None]) -> Callable[..., None]:
             # The reader of a pipe (head, less) has gone: nothing is wrong.
             sys.stderr.close()
             code = 0
+        except OSError as error:
+            emit_error(str(error), type(error).__name__, 1, as_json=as_json)
+            code = 1
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except Exception as error:
+            if not as_json:
+                raise
+            # A program reads the output: it gets its one value, people the traceback.
+            traceback.print_exc()
+            message = f"{type(error).__name__}: {error}"
+            emit_error(message, "InternalError", 1, as_json=True)
+            code = 1
         sys.exit(code)
 
     return wrapped

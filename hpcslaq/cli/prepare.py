@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hpcslaq.cli.catalogue import gather
 from hpcslaq.core.jobs import JobSpec
+from hpcslaq.data.builtin import builtin_versions
 from hpcslaq.data.cache import default_cache_root, prepare
 from hpcslaq.data.source import DataSource
 from hpcslaq.data.store import open_dataset
@@ -36,6 +37,21 @@ def read_checked(path: Path, policy: str | None = None) -> JobFile:
     for key, source in job_file.data.items():
         _source(path, key, source)
     return job_file
+
+
+def check_sources(path: Path, job_file: JobFile) -> None:
+    """Check that all data are there, without reading them.
+
+    Raises JobFileError where a file is missing, LaunchError where a package is.
+    """
+    for key, given in job_file.data.items():
+        source = _source(path, key, given)
+        if source.is_builtin:
+            builtin_versions(source.location)
+        elif not Path(source.location).is_file():
+            raise JobFileError(
+                str(path), f"data.{key}.path", "there is no such file", value=source.location
+            )
 
 
 def prepare_data(path: Path, job_file: JobFile, progress: Progress) -> dict[str, str]:

@@ -18,17 +18,20 @@ import click
 from hpcslaq.cli.live import Display, preparing
 from hpcslaq.cli.output import emit_json, json_option, reports_errors
 from hpcslaq.cli.prepare import prepare_run
+from hpcslaq.cli.report import show
+from hpcslaq.core.coordinator import EXIT_STOPPED_EARLY
 from hpcslaq.errors import LaunchError
 from hpcslaq.mpi.launch import (
     FAMILIES,
     find_mpi,
-    launched_rank,
     launched_size,
     mpi_command,
     mpi_environment,
 )
 from hpcslaq.record.rundir import RunDirectory
-from hpcslaq.report.build import build_report
+from hpcslaq.report.build import RunReader
+from hpcslaq.report.html import write_html
+from hpcslaq.report.text import headline
 
 #: How often the display looks at the journal, s.
 _LOOK_S = 0.25
@@ -67,11 +70,26 @@ def command(
     line = mpi_command(mpi, num_ranks, ["-m", "hpcslaq.mpi", str(run.path)])
     env = mpi_environment(mpi, os.environ, num_ranks, cores)
     code = _start(line, env, run, is_quiet=quiet or as_json)
+    report = _report(run, is_page_wanted=code != EXIT_STOPPED_EARLY)
     if as_json:
-        emit_json(build_report(run))
+        emit_json(report)
     elif not quiet:
-        click.echo(f"run directory: {run.path}\nreport: hpcslaq report {run.path}")
+        show(report)
+        click.echo(f"\nrun directory: {run.path}\npage: {run.report_html}")
     return code
+
+
+def _report(run: RunDirectory, *, is_page_wanted: bool) -> dict[str, Any]:
+    """The report; the page is written too, unless the time may be short (preemption)."""
+    reader = RunReader(run)
+    reader.poll()
+    if is_page_wanted:
+        try:
+            write_html(reader)
+        except OSError as error:
+            # The run itself is fine: a full disk must not change its exit code.
+            click.echo(f"warning: {run.report_html} was not written: {error}", err=True)
+    return reader.report()
 
 
 def _run_as_rank(job_file: Path, policy: str | None, out: Path | None, ranks: int | None) -> int:
@@ -83,13 +101,19 @@ def _run_as_rank(job_file: Path, policy: str | None, out: Path | None, ranks: in
     if ranks is not None and ranks != size:
         raise LaunchError(f"--ranks {ranks}, but the launcher started {size} ranks")
 
+    # Called on rank 0 only; the other ranks learn the directory from it.
+    prepared: list[RunDirectory] = []
+
     def prepare() -> Path:
         where = out or _new_name(job_file)
-        return prepare_run(job_file, where, policy=policy, progress=lambda what, share: None).path
+        run = prepare_run(job_file, where, policy=policy, progress=lambda what, share: None)
+        prepared.append(run)
+        return run.path
 
     code = run_ranks(prepare)
-    if launched_rank(os.environ) == 0 and code == 0:
-        click.echo(f"all jobs done: hpcslaq report {out}")
+    for run in prepared:
+        report = _report(run, is_page_wanted=code != EXIT_STOPPED_EARLY)
+        click.echo(f"{headline(report)}\nreport: hpcslaq report {run.path}")
     return code
 
 
@@ -145,7 +169,9 @@ def _passing_signals_on(process: subprocess.Popen[Any]) -> Iterator[None]:
         if process.poll() is None:
             process.send_signal(signal.SIGUSR1 if count == 1 else signal.SIGKILL)
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
+        numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, pass_on) for number in numbers}
     try:
         yield

@@ -1,0 +1,185 @@
+"""The report as plain tables of text; how they are drawn is the command line's business."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpcslaq.record.times import format_duration
+from hpcslaq.report.build import LOST_KINDS
+
+#: Kinds of rank-time in words, in the order in which they are shown.
+KINDS = {
+    "compute": "computing",
+    "reduce": "waiting for the sum",
+    "regroup": "regrouping",
+    "checkpoint": "checkpoints, models",
+    "control": "orders, reports",
+    "load": "opening data",
+    "unreported": "between reports",
+    "idle": "idle",
+}
+
+_NONE = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """A table of text. `is_number[i]`: column i is set flush right."""
+
+    columns: tuple[str, ...]
+    is_number: tuple[bool, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def headline(report: Mapping[str, Any]) -> str:
+    """One sentence: what ran, how it ended, how long it took."""
+    run, jobs = report["run"], report["jobs"]
+    num_done = sum(job["state"] == "done" for job in jobs)
+    return (
+        f"{run['name']}: {run['state']}; {num_done} of {len(jobs)} jobs done in "
+        f"{seconds(run['wall_s'])} on 1 + {run['workers']} ranks under {run['policy']}"
+    )
+
+
+def facts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is worth knowing of the run as a whole: (label, value)."""
+    run = report["run"]
+    found = [
+        ("makespan", seconds(run["makespan_s"])),
+        ("regroups", _regroups(run)),
+        ("rank-time lost outside training", percent(run["lost_share"], 2)),
+        ("idle rank-time", percent(run["rank_time_share"]["idle"], 1)),
+    ]
+    if run["tick_p50_s"] is not None:
+        ticks = f"{seconds(run['tick_p50_s'])} (p50), {seconds(run['tick_p99_s'])} (p99)"
+        found.append(("coordinator's tick", ticks))
+        found.append(("job communicators", _communicators(run)))
+    if run["starts"] > 1:
+        found.append(("starts", str(run["starts"])))
+    if run["stop_reason"]:
+        found.append(("stopped because of", run["stop_reason"]))
+    for rank, reason in run["lost_ranks"].items():
+        found.append((f"lost rank {rank}", reason or "no reason known"))
+    return found
+
+
+def environment(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """With what the run was made: (label, value)."""
+    run = report["run"]
+    options = ", ".join(f"{key} = {value}" for key, value in run["policy_options"].items())
+    return [
+        ("run directory", run["directory"]),
+        ("job file", run["job_file"] or _NONE),
+        ("policy", run["policy"] + (f" ({options})" if options else "")),
+        ("round", seconds(run["round_s"])),
+        ("seed", str(run["seed"])),
+        ("ranks", f"1 + {run['workers']} on {', '.join(run['hosts']) or _NONE}"),
+        ("MPI", run["mpi"] or _NONE),
+        *((name, version) for name, version in run["versions"].items()),
+    ]
+
+
+def job_table(report: Mapping[str, Any], *, all_metrics: bool = False) -> TextTable:
+    """A row for each job: what it cost and what came of it."""
+    columns = {
+        "job": False,
+        "model": False,
+        "state": False,
+        "epochs": True,
+        "loss": True,
+        "held-out": False,
+        "regroups": True,
+        "rank-s": True,
+        "queued": True,
+        "JCT": True,
+        "lost": True,
+    }
+    rows = tuple(_job_cells(job, all_metrics=all_metrics) for job in report["jobs"])
+    return TextTable(tuple(columns), tuple(columns.values()), rows)
+
+
+def result_table(report: Mapping[str, Any]) -> TextTable:
+    """A row for each job: its data, why it ended, and the digests of losses and model."""
+    columns = ("job", "data", "iterations", "ended by", "loss digest", "model digest")
+    rows = tuple(
+        (
+            job["name"],
+            job["data"],
+            str(job["iterations"]),
+            job["reason"] or _NONE,
+            job["loss_digest"] or _NONE,
+            job["model_digest"] or _NONE,
+        )
+        for job in report["jobs"]
+    )
+    return TextTable(columns, (False, False, True, False, False, False), rows)
+
+
+def rank_time_table(report: Mapping[str, Any]) -> TextTable:
+    """Where the workers' time went."""
+    run = report["run"]
+    rows = [
+        (
+            label,
+            "lost" if kind in LOST_KINDS else "",
+            f"{run['rank_time_s'][kind]:,.2f}",
+            percent(run["rank_time_share"][kind], 2),
+        )
+        for kind, label in KINDS.items()
+    ]
+    return TextTable(("rank-time", "", "s", "share"), (False, False, True, True), tuple(rows))
+
+
+def problems(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(job, why) of those that failed or were refused or cancelled."""
+    bad = ("failed", "rejected", "cancelled")
+    return [(job["name"], job["reason"]) for job in report["jobs"] if job["state"] in bad]
+
+
+def seconds(value: float | None) -> str:
+    """A duration for people: three digits are enough."""
+    return _NONE if value is None else format_duration(float(f"{max(0.0, value):.3g}"))
+
+
+def percent(share: float | None, digits: int) -> str:
+    """A share (0 to 1) in per cent."""
+    return _NONE if share is None else f"{100 * share:.{digits}f} %"
+
+
+def number(value: float | None) -> str:
+    """A loss with five digits."""
+    return _NONE if value is None else f"{value:#.5g}"
+
+
+def _job_cells(job: Mapping[str, Any], *, all_metrics: bool) -> tuple[str, ...]:
+    metrics = [f"{name} {value:.4g}" for name, value in job["metrics"].items() if value is not None]
+    loss = job["last_loss"] if job["final_loss"] is None else job["final_loss"]
+    return (
+        job["name"],
+        job["model"],
+        job["state"],
+        f"{job['epochs']}/{job['max_epochs']}",
+        number(loss),
+        ", ".join(metrics if all_metrics else metrics[:1]) or _NONE,
+        str(job["regroups"]),
+        f"{job['rank_seconds']:,.1f}",
+        seconds(job["queue_s"]),
+        seconds(job["jct_s"]),
+        percent(job["lost_share"], 1),
+    )
+
+
+def _regroups(run: Mapping[str, Any]) -> str:
+    text = str(run["regroups"])
+    if run["regroup_p50_s"] is not None:
+        text += f" ({seconds(run['regroup_p50_s'])} p50, {seconds(run['regroup_max_s'])} longest)"
+    return text
+
+
+def _communicators(run: Mapping[str, Any]) -> str:
+    return (
+        f"{run['communicators_made']} made, at most {run['communicators_peak']} at once on a "
+        f"rank, {run['communicators_alive']} left"
+    )
