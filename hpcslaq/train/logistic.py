@@ -30,7 +30,9 @@ class LogisticRegression(ScoreModel):
         """Raises DataError unless there are two classes."""
         require_classes(info, "logistic", 2, 2)
 
-    def row_losses(self, scores: Array, y: Array, cache: dict[str, Any]) -> tuple[float, Array]:
+    def row_losses(
+        self, state: State, scores: Array, y: Array, cache: dict[str, Any]
+    ) -> tuple[float, Array]:
         """Sum of log(1 + exp(m)), m = s for label 0, -s for label 1, and derivatives (n,)."""
         signs = cache.get("signs")
         if signs is None:
