@@ -17,7 +17,7 @@ from scipy import sparse
 
 from hpcslaq.core.jobs import Convergence
 from hpcslaq.train import descent, lbfgs, stochastic
-from hpcslaq.train.blocks import BLOCK_BYTES, row_blocks, rows_per_block
+from hpcslaq.train.blocks import BLOCK_BYTES, row_blocks, rows_per_block, transposed
 from hpcslaq.train.exact import Statistics
 from hpcslaq.train.model import (
     Array,
@@ -129,11 +129,8 @@ class ScoreModel(Model):
         scores = X @ weights
         scores += intercept
         loss, slopes = self.row_losses(state, scores, y, cache)
-        transposed = cache.get("transposed")
-        if transposed is None:  # scipy makes a new object each time, which costs 30 us
-            transposed = cache["transposed"] = X.T
         gradient = np.empty(x.size)
-        gradient[:-num_outputs] = (transposed @ slopes).ravel()
+        gradient[:-num_outputs] = (transposed(X, cache) @ slopes).ravel()
         gradient[-num_outputs:] = slopes.sum(axis=0) if self.settings["intercept"] else 0.0
         return {"loss": float(loss), "gradient": gradient}
 
