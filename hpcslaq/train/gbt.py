@@ -57,7 +57,7 @@ _LEAST_GAIN = 1e-10
 class _Rows:
     """What is known of a chunk's rows: kept with the chunk, never part of the state."""
 
-    #: Bin of each value: (d, n) uint8.
+    #: Bin of each value: (n, d) uint8.
     codes: NDArray[np.uint8]
     #: Sum of the first `num_trees` trees: (K, n).
     margins: Array
@@ -66,10 +66,11 @@ class _Rows:
     place: tuple[int, int] = (-1, -1)
     #: Node of each row within its level: (K, n).
     nodes: Any = None
-    #: Gradients and second derivatives of each row for the present tree: (K, n).
-    slopes: Any = None
-    curvatures: Any = None
+    #: Gradients and second derivatives of each row for the present tree: (K, n, 2).
+    derivatives: Any = None
     loss: float = 0.0
+    #: As many ones as a block of rows has values.
+    ones: Any = None
 
 
 class BoostedTrees(Model):
@@ -135,15 +136,13 @@ class BoostedTrees(Model):
         self._go_down(state, rows, targets(chunk), level)
         num_outputs, num_bins = len(state["base"]), state["edges"].shape[1] + 1
         num_nodes = max(1, 2**level // 2)
-        shape = (num_outputs, num_nodes, len(rows.codes), num_bins)
+        shape = (num_outputs, num_nodes, rows.codes.shape[1], num_bins)
         slopes, curvatures = np.zeros(shape), np.zeros(shape)
         for k in range(num_outputs):
-            nodes = rows.nodes[k]
-            chosen = None if level == 0 else np.flatnonzero(state["is_summed"][k][nodes])
-            parts = (rows.slopes[k], rows.curvatures[k], nodes >> 1)
-            if chosen is not None:
-                parts = tuple(part[chosen] for part in parts)
-            _fill(slopes[k], curvatures[k], rows.codes, chosen, *parts)
+            chosen = np.flatnonzero(state["is_summed"][k][rows.nodes[k]])
+            derivatives = rows.derivatives[k][chosen]
+            nodes = rows.nodes[k][chosen] >> 1
+            _fill(slopes[k], curvatures[k], rows.codes, chosen, derivatives, nodes, rows.ones)
         sums: dict[str, Array | float] = {"slopes": slopes, "curvatures": curvatures}
         return sums if level else sums | {"loss": rows.loss}
 
@@ -151,7 +150,9 @@ class BoostedTrees(Model):
         rows = chunk.cache.get("rows")
         if rows is None:
             margins = np.repeat(state["base"][:, None], chunk.num_rows, axis=1)
-            rows = chunk.cache["rows"] = _Rows(_codes(chunk.X, state["edges"]), margins)
+            codes = _codes(chunk.X, state["edges"])
+            rows = chunk.cache["rows"] = _Rows(codes, margins)
+            rows.ones = np.ones(min(len(codes), _BLOCK_ROWS) * codes.shape[1])
         return rows
 
     def _go_down(self, state: State, rows: _Rows, y: Array, level: int) -> None:
@@ -159,14 +160,15 @@ class BoostedTrees(Model):
         tree = len(state["values"])
         if rows.place == (tree, level):  # the pass is made again
             return
-        if rows.slopes is None or rows.place[0] != tree:
+        if rows.derivatives is None or rows.place[0] != tree:
             for t in range(rows.num_trees, tree):
                 splits = (state["features"][t], state["bins"][t])
                 leaves = self._nodes(rows.codes, *splits, self.settings["depth"])
                 for k, values in enumerate(state["values"][t]):
                     rows.margins[k] += values[leaves[k]]
             rows.num_trees = tree
-            rows.loss, rows.slopes, rows.curvatures = self.derivatives(rows.margins, y)
+            rows.loss, slopes, curvatures = self.derivatives(rows.margins, y)
+            rows.derivatives = np.stack([slopes, curvatures], axis=-1)
         splits = (state["new_features"], state["new_bins"])
         if rows.place == (tree, level - 1):
             rows.nodes = [
@@ -183,7 +185,7 @@ class BoostedTrees(Model):
         """Node of each row in a level of each output's tree."""
         found = []
         for own_features, own_bins in zip(features, bins, strict=True):
-            nodes = np.zeros(codes.shape[1], dtype=np.int64)
+            nodes = np.zeros(len(codes), dtype=np.int64)
             for upper in range(level):
                 nodes = _children(codes, nodes, own_features, own_bins, upper)
             found.append(nodes)
@@ -254,7 +256,7 @@ class BoostedTrees(Model):
     def margins(self, state: State, X: Features) -> Array:
         """Sum of all trees: (K, n)."""
         codes = _codes(as_features(X), state["edges"])
-        margins = np.repeat(state["base"][:, None], codes.shape[1], axis=1)
+        margins = np.repeat(state["base"][:, None], len(codes), axis=1)
         for features, bins, values in zip(
             state["features"], state["bins"], state["values"], strict=True
         ):
@@ -353,14 +355,13 @@ def _bin_edges(X: Array, num_bins: int) -> Array:
 
 
 def _codes(X: Features, edges: Array) -> NDArray[np.uint8]:
-    """Bin of each value (d, n): the number of edges below it."""
-    num_rows = X.shape[0]
-    codes = np.empty((len(edges), num_rows), dtype=np.uint8)
-    for start in range(0, num_rows, _BLOCK_ROWS):
+    """Bin of each value (n, d): the number of edges below it."""
+    codes = np.empty(X.shape, dtype=np.uint8)
+    for start in range(0, len(codes), _BLOCK_ROWS):
         rows = X[start : start + _BLOCK_ROWS]
         columns = np.ascontiguousarray((rows.toarray() if sparse.issparse(rows) else rows).T)
-        for feature, column in enumerate(columns):
-            codes[feature, start : start + _BLOCK_ROWS] = np.searchsorted(edges[feature], column)
+        found = [np.searchsorted(e, c) for e, c in zip(edges, columns, strict=True)]
+        codes[start : start + _BLOCK_ROWS] = np.stack(found, axis=1)
     return codes
 
 
@@ -371,8 +372,9 @@ def _children(
     first = 2**level - 1
     level_features, level_bins = (a[first : first + 2**level] for a in (features, bins))
     if level == 0:
-        return np.asarray(codes[level_features[0]] > level_bins[0], dtype=np.int64)
-    own_codes = codes.ravel()[level_features[nodes] * codes.shape[1] + np.arange(nodes.size)]
+        return np.asarray(codes[:, level_features[0]] > level_bins[0], dtype=np.int64)
+    places = np.arange(nodes.size) * codes.shape[1] + level_features[nodes]
+    own_codes = codes.ravel()[places]
     return np.asarray(2 * nodes + (own_codes > level_bins[nodes]))
 
 
@@ -380,22 +382,31 @@ def _fill(
     slopes: Array,
     curvatures: Array,
     codes: NDArray[np.uint8],
-    chosen: NDArray[Any] | None,
-    row_slopes: Array,
-    row_curvatures: Array,
+    chosen: NDArray[Any],
+    derivatives: Array,
     nodes: NDArray[Any],
+    ones: Array,
 ) -> None:
-    """Sum derivatives per node, feature and bin into histograms (nodes, d, bins)."""
-    num_nodes, _, num_bins = slopes.shape
-    starts, size = nodes * num_bins, num_nodes * num_bins
-    places = np.empty_like(starts)
-    is_constant = bool(row_curvatures.size and np.all(row_curvatures == 1.0))
-    for feature, column in enumerate(codes):
-        np.add(starts, column if chosen is None else column[chosen], out=places)
-        found = np.bincount(places, row_slopes, size)
-        slopes[:, feature] = found.reshape(num_nodes, num_bins)
-        found = np.bincount(places, None if is_constant else row_curvatures, size)
-        curvatures[:, feature] = found.reshape(num_nodes, num_bins)
+    """Sum the chosen rows' derivatives (m, 2) per node, feature and bin (nodes, d, bins).
+
+    As a product with the sparse matrix that has a 1 for each row at the place of each of its
+    bins: twice as fast as counting feature by feature with bincount.
+    """
+    _, dim, num_bins = slopes.shape
+    features = np.arange(dim, dtype=np.int32) * num_bins
+    starts = (nodes * (dim * num_bins)).astype(np.int32)
+    sums = np.zeros((slopes.size, 2))
+    for first in range(0, chosen.size, _BLOCK_ROWS):
+        part = slice(first, first + _BLOCK_ROWS)
+        places = codes[chosen[part]].astype(np.int32)
+        places += features
+        places += starts[part, None]
+        columns = np.arange(0, places.size + 1, dim, dtype=np.int32)
+        shape = (slopes.size, len(places))
+        ones_at = sparse.csc_array((ones[: places.size], places.ravel(), columns), shape=shape)
+        sums += ones_at @ derivatives[part]
+    slopes += sums[:, 0].reshape(slopes.shape)
+    curvatures += sums[:, 1].reshape(slopes.shape)
 
 
 def _with_siblings(summed: Array, parents: Array, is_summed: NDArray[np.bool_]) -> Array:

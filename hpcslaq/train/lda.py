@@ -78,7 +78,7 @@ class TopicModel(Model):
 
     def statistics(self, state: State, chunk: Chunk, draw: Draw) -> Statistics:
         """Expected words per topic (k, V), bound of the documents, documents and words."""
-        documents = sparse.csr_array(chunk.X)
+        documents = chunk.X if sparse.issparse(chunk.X) else sparse.csr_array(chunk.X)
         if self.is_online:
             documents = documents[batch_rows(chunk, draw)]
         weights = _exp_mean_logs(state["words"]).T.copy()  # (V, k)

@@ -19,7 +19,7 @@ from scipy import sparse
 
 from hpcslaq.core.jobs import Convergence
 from hpcslaq.train import metrics
-from hpcslaq.train.blocks import row_blocks, rows_per_block
+from hpcslaq.train.blocks import row_blocks, rows_per_block, transposed
 from hpcslaq.train.exact import Statistics
 from hpcslaq.train.model import (
     Array,
@@ -88,11 +88,12 @@ class LinearRegression(Model):
         is_sparse = sparse.issparse(chunk.X)
         num_rows = _SPARSE_ROWS if is_sparse else rows_per_block(chunk.X.shape[1])
         for start, stop, X in row_blocks(chunk.X, chunk.cache, num_rows):
+            turned = transposed(X, chunk.cache.setdefault(f"rows from {start}", {}))
             errors = X @ points[0, :-1]
             errors += points[0, -1]
             errors -= y[start:stop]
             losses[0] += 0.5 * float(errors @ errors)
-            gradient[:-1] += X.T @ errors
+            gradient[:-1] += turned @ errors
             gradient[-1] += errors.sum()
             if not is_same:
                 errors = X @ points[1, :-1]

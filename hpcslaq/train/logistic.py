@@ -19,8 +19,8 @@ from hpcslaq.train.model import (
 )
 from hpcslaq.train.scores import ScoreModel
 
-#: 512 factors in (1, 2] cannot overflow float64; one logarithm serves them all.
-_GROUP = 512
+#: exp does not overflow below; log(1 + exp(m)) is m beyond.
+_LARGE = 700.0
 
 
 class LogisticRegression(ScoreModel):
@@ -30,22 +30,25 @@ class LogisticRegression(ScoreModel):
         """Raises DataError unless there are two classes."""
         require_classes(info, "logistic", 2, 2)
 
-    def row_losses(self, scores: Array, y: Array, cache: dict[str, Any]) -> tuple[float, Array]:
+    def row_losses(
+        self, state: State, scores: Array, y: Array, cache: dict[str, Any]
+    ) -> tuple[float, Array]:
         """Sum of log(1 + exp(m)), m = s for label 0, -s for label 1, and derivatives (n,)."""
         signs = cache.get("signs")
         if signs is None:
             signs = cache["signs"] = 1.0 - 2.0 * y
         margins = np.multiply(scores, signs, out=scores)
-        sizes = np.abs(margins)
-        loss = 0.5 * (float(margins.sum()) + float(sizes.sum()))  # sum of max(m, 0)
-        small = np.exp(np.negative(sizes, out=sizes), out=sizes)  # exp(-|m|), in (0, 1]
-        ones = small + 1.0
-        loss += _sum_of_logs(ones)
-        # sigmoid(m) is 1 / (1 + exp(-|m|)), or exp(-|m|) times that where m < 0.
-        small[margins >= 0] = 1.0
-        small /= ones
-        small *= signs
-        return loss, small
+        loss = 0.0
+        if margins.max(initial=0.0) > _LARGE:
+            is_large = margins > _LARGE
+            loss = float((margins[is_large] - _LARGE).sum())
+            margins[is_large] = _LARGE
+        slopes = np.exp(margins, out=margins)
+        sums = slopes + 1.0
+        slopes /= sums
+        slopes *= signs
+        # Not log1p, which is ten times slower; it differs by 1e-16 at most, absolutely.
+        return loss + float(np.log(sums, out=sums).sum()), slopes
 
     def predict(self, state: State, X: Features) -> Array:
         """Probabilities of class 1: (n,)."""
@@ -59,10 +62,3 @@ class LogisticRegression(ScoreModel):
             "log_loss": metrics.log_loss(y, probabilities),
             "accuracy": metrics.accuracy(y, probabilities > 0.5),
         }
-
-
-def _sum_of_logs(values: Array) -> float:
-    """The sum of the logarithms of values in (1, 2]; within 1e-13 relative of term by term."""
-    whole = values.size - values.size % _GROUP
-    grouped = np.multiply.reduce(values[:whole].reshape(_GROUP, -1), axis=0)
-    return float(np.log(grouped).sum()) + float(np.log(values[whole:]).sum())

@@ -314,5 +314,6 @@ def targets(batch: Batch) -> Array:
 def as_features(X: ArrayLike | Features) -> Features:
     """Rows of features as float64, dense (n, d) or CSR."""
     if sparse.issparse(X):
-        return sparse.csr_array(X, dtype=np.float64)
+        is_ready = isinstance(X, sparse.csr_array) and X.dtype == np.float64
+        return X if is_ready else sparse.csr_array(X, dtype=np.float64)
     return np.atleast_2d(np.asarray(X, dtype=np.float64))

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from hpcslaq.train.blocks import row_blocks, rows_per_block
-from hpcslaq.train.model import Array, DataInfo, Features, as_features
+from hpcslaq.train.model import Array, DataInfo, Features, State, as_features
 from hpcslaq.train.options import Option
 from hpcslaq.train.svm import LinearSVM
 
@@ -33,16 +33,16 @@ class PolynomialSVM(LinearSVM):
         return info.num_features * (info.num_features + 3) // 2
 
     def _sums(
-        self, x: Array, X: Features, y: Array, cache: dict[str, Any]
+        self, state: State, X: Features, y: Array, cache: dict[str, Any]
     ) -> dict[str, Array | float]:
-        dim = X.shape[1]
+        x, dim = self._evaluated(state), X.shape[1]
         triangle, scale = self._scale(dim)
         matrix, linear = self._form(x, dim)
         loss, products, first, count = 0.0, np.zeros((dim, dim)), np.zeros(dim), 0.0
         for start, stop, rows in row_blocks(X, cache, rows_per_block(dim)):
             dense = _dense(rows)
             scores = _form_values(dense, matrix, linear, x[-1])
-            own_loss, slopes = self.row_losses(scores, y[start:stop], {})
+            own_loss, slopes = self.row_losses(state, scores, y[start:stop], {})
             loss += own_loss
             products += (dense * slopes[:, None]).T @ dense
             first += dense.T @ slopes
@@ -67,7 +67,7 @@ class PolynomialSVM(LinearSVM):
         matrix[triangle] = scale * x[: scale.size]
         return matrix, np.sqrt(2.0 * self.settings["gamma"]) * x[scale.size : -1]
 
-    def scores(self, state: Any, X: Features) -> Array:
+    def scores(self, state: State, X: Features) -> Array:
         """x'Mx + v'x + b: (n,)."""
         X, x = as_features(X), state["x"]
         form = self._form(x, X.shape[1])

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from hpcslaq.core.jobs import Convergence
 from hpcslaq.train import descent, lbfgs, stochastic
-from hpcslaq.train.blocks import BLOCK_BYTES, row_blocks, rows_per_block
+from hpcslaq.train.blocks import BLOCK_BYTES, row_blocks, rows_per_block, transposed
 from hpcslaq.train.exact import Statistics
 from hpcslaq.train.model import (
     Array,
@@ -63,7 +63,9 @@ class ScoreModel(Model):
         self.is_stochastic = self.solver in stochastic.NAMES
 
     @abstractmethod
-    def row_losses(self, scores: Array, y: Array, cache: dict[str, Any]) -> tuple[float, Array]:
+    def row_losses(
+        self, state: State, scores: Array, y: Array, cache: dict[str, Any]
+    ) -> tuple[float, Array]:
         """Sum of the rows' losses and their derivatives by the scores, (n,) or (n, K).
 
         `scores` may be overwritten; `cache` is for what depends on y only.
@@ -86,7 +88,10 @@ class ScoreModel(Model):
     def initial_state(self, data: TrainingData, rng: np.random.Generator) -> State:
         """All parameters 0."""
         info = data_info(data)
-        x = np.zeros((self.num_inputs(info) + 1) * self.num_outputs(info))
+        return self.start(np.zeros((self.num_inputs(info) + 1) * self.num_outputs(info)))
+
+    def start(self, x: Array) -> State:
+        """The solver's state before its first pass, at x (P,)."""
         if self.solver == "lbfgs":
             return lbfgs.start(x, self.settings["memory"])
         if self.solver == "gd":
@@ -96,42 +101,42 @@ class ScoreModel(Model):
     def statistics(self, state: State, chunk: Chunk, draw: Draw) -> Statistics:
         """Sums of loss and gradient (P,) over the chunk's rows (of this mini-batch)."""
         if not self.is_stochastic:
-            return self._sums(state["trial"], chunk.X, targets(chunk), chunk.cache)
+            return self._sums(state, chunk.X, targets(chunk), chunk.cache)
         rows = batch_rows(chunk, draw)
-        sums = self._sums(state["x"], chunk.X[rows], targets(chunk)[rows], {})
+        sums = self._sums(state, chunk.X[rows], targets(chunk)[rows], {})
         return sums | {"rows": float(rows.size)}
 
     def _sums(
-        self, x: Array, X: Features, y: Array, cache: dict[str, Any]
+        self, state: State, X: Features, y: Array, cache: dict[str, Any]
     ) -> dict[str, Array | float]:
         if sparse.issparse(X) or X.nbytes <= 2 * BLOCK_BYTES:
-            return self._block_sums(x, X, y, cache)
+            return self._block_sums(state, X, y, cache)
         # The rows come from the cache, not from memory, when the gradient needs them again.
-        loss, gradient = 0.0, np.zeros(x.size)
+        loss, gradient = 0.0, np.zeros(state["x"].size)
         for start, stop, rows in row_blocks(X, cache, rows_per_block(X.shape[1])):
             own_cache = cache.setdefault(f"rows from {start}", {})
-            sums = self._block_sums(x, rows, y[start:stop], own_cache)
+            sums = self._block_sums(state, rows, y[start:stop], own_cache)
             loss += sums["loss"]
             gradient += sums["gradient"]
         return {"loss": loss, "gradient": gradient}
 
-    def _block_sums(self, x: Array, X: Features, y: Array, cache: dict[str, Any]) -> dict[str, Any]:
+    def _block_sums(
+        self, state: State, X: Features, y: Array, cache: dict[str, Any]
+    ) -> dict[str, Any]:
+        x = self._evaluated(state)
         num_outputs = x.size // (X.shape[1] + 1)
         weights, intercept = _split(x, num_outputs)
         scores = X @ weights
         scores += intercept
-        loss, slopes = self.row_losses(scores, y, cache)
-        transposed = cache.get("transposed")
-        if transposed is None:  # scipy makes a new object each time, which costs 30 us
-            transposed = cache["transposed"] = X.T
+        loss, slopes = self.row_losses(state, scores, y, cache)
         gradient = np.empty(x.size)
-        gradient[:-num_outputs] = (transposed @ slopes).ravel()
+        gradient[:-num_outputs] = (transposed(X, cache) @ slopes).ravel()
         gradient[-num_outputs:] = slopes.sum(axis=0) if self.settings["intercept"] else 0.0
         return {"loss": float(loss), "gradient": gradient}
 
     def update(self, state: State, totals: Totals, context: Context) -> Step:
         """One evaluation of the solver."""
-        x = state["x"] if self.is_stochastic else state["trial"]
+        x = self._evaluated(state)
         num_rows = totals["rows"] if self.is_stochastic else context.info.num_rows
         num_outputs = self.num_outputs(context.info)
         gradient = totals["gradient"]
@@ -147,7 +152,15 @@ class ScoreModel(Model):
             per_epoch = self.settings["losses_per_epoch"]
             return Step(stochastic.report(state, loss, num_rows, context, per_epoch))
         advance = lbfgs.advance if self.solver == "lbfgs" else descent.advance
-        return advance(state, loss, gradient, self.settings["gradient_tolerance"])
+        return advance(state, loss, gradient, self.gradient_tolerance(state))
+
+    def gradient_tolerance(self, state: State) -> float:
+        """What the largest element of the gradient must reach."""
+        return float(self.settings["gradient_tolerance"])
+
+    def _evaluated(self, state: State) -> Array:
+        """Where this pass evaluates loss and gradient."""
+        return state["x"] if self.is_stochastic else state["trial"]
 
     def parameters(self, state: State) -> Array:
         """(P,): W row by row, then b."""

@@ -31,7 +31,9 @@ class SoftmaxRegression(ScoreModel):
         """One score a class."""
         return info.num_classes
 
-    def row_losses(self, scores: Array, y: Array, cache: dict[str, Any]) -> tuple[float, Array]:
+    def row_losses(
+        self, state: State, scores: Array, y: Array, cache: dict[str, Any]
+    ) -> tuple[float, Array]:
         """Sum of log(sum_k exp(s_k)) - s_y and derivatives softmax(s) - [k = y], (n, K)."""
         places = cache.get("places")
         if places is None:

@@ -193,6 +193,10 @@ class Trainer:
         for chunk in self._chunks.values():
             chunk.cache.clear()
 
+    def fail(self, message: str, details: str = "") -> None:
+        """Give up for a reason outside of the model: the next `step` tells all members."""
+        self._error = Failure(self.member, f"{self._place()}: {message}", details)
+
     def step(self, flags: Mapping[Flag, float] | None = None) -> StepReport:
         """Make one pass together with all other members.
 

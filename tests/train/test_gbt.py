@@ -76,9 +76,9 @@ def test_bins_keep_few_values_apart_and_cut_many_evenly():
     edges = _bin_edges(X, 8)
     np.testing.assert_array_equal(edges[0, :3], [0.5, 1.5, np.inf])
     codes = _codes(X, edges)
-    np.testing.assert_array_equal(codes[0], X[:, 0])
-    assert np.all(np.abs(np.bincount(codes[1], minlength=8) - 125) <= 2)
-    assert not codes[2].any()
+    np.testing.assert_array_equal(codes[:, 0], X[:, 0])
+    assert np.all(np.abs(np.bincount(codes[:, 1], minlength=8) - 125) <= 2)
+    assert not codes[:, 2].any()
     np.testing.assert_array_equal(codes, _codes(sparse.csr_array(X), edges))
 
 

@@ -21,7 +21,7 @@ def spec(**changes) -> JobSpec:
 
 def test_loss_and_gradient_of_two_rows_worked_by_hand():
     model = build_model("logistic", {})
-    state = {"trial": np.array([1.0, 0.0])}  # weight 1, intercept 0
+    state = {"x": np.zeros(2), "trial": np.array([1.0, 0.0])}  # weight 1, intercept 0
     chunk = Chunk(0, np.array([[2.0], [-1.0]]), np.array([1.0, 1.0]))
     sums = model.statistics(state, chunk, Draw(0, 0, 0, 1, 0))
     p = [1 / (1 + math.exp(-2)), 1 / (1 + math.exp(1))]
@@ -33,7 +33,7 @@ def test_loss_and_gradient_of_two_rows_worked_by_hand():
 def test_extreme_scores_neither_overflow_nor_lose_the_loss():
     model = build_model("logistic", {})
     scores, y = np.array([800.0, -800.0, 0.0, -40.0]), np.array([0.0, 0.0, 1.0, 1.0])
-    loss, slopes = model.row_losses(scores.copy(), y, {})
+    loss, slopes = model.row_losses({}, scores.copy(), y, {})
     assert loss == pytest.approx(800 + 0 + math.log(2) + 40, rel=1e-15)
     np.testing.assert_allclose(slopes, [1, 0, -0.5, -1], atol=1e-16)
 
@@ -43,7 +43,7 @@ def test_rows_losses_agree_with_logaddexp_on_many_rows():
     model = build_model("logistic", {})
     scores, y = 5 * rng.standard_normal(1500), rng.integers(0, 2, 1500).astype(float)
     expected = np.logaddexp(0, np.where(y == 1, -scores, scores)).sum()
-    loss, slopes = model.row_losses(scores.copy(), y, {})
+    loss, slopes = model.row_losses({}, scores.copy(), y, {})
     assert loss == pytest.approx(expected, rel=1e-13)
     np.testing.assert_allclose(slopes, 1 / (1 + np.exp(-scores)) - y, rtol=1e-9, atol=1e-15)
 

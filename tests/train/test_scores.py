@@ -27,10 +27,14 @@ def test_gradients_agree_with_differences_of_the_loss(model, loss):
     built = build_model(model, {"loss": loss} if model == "svm" else {})
     x = rng.standard_normal(5 * (3 if model == "softmax" else 1))
 
-    def loss_at(x):
-        return built.statistics({"trial": x}, chunk, Draw(0, 0, 0, 1, 0))["loss"]
+    def at(x):
+        state = built.start(np.zeros(x.size)) | {"trial": x}
+        return built.statistics(state, chunk, Draw(0, 0, 0, 1, 0))
 
-    gradient = built.statistics({"trial": x}, chunk, Draw(0, 0, 0, 1, 0))["gradient"]
+    def loss_at(x):
+        return at(x)["loss"]
+
+    gradient = at(x)["gradient"]
     for i in range(x.size):
         move = np.zeros(x.size)
         move[i] = 1e-6
@@ -43,12 +47,12 @@ def test_blocks_of_a_large_chunk_sum_to_the_whole(monkeypatch):
     X, y = rng.standard_normal((1000, 20)), rng.integers(0, 2, 1000).astype(float)
     x, draw = rng.standard_normal(21), Draw(0, 0, 0, 1, 0)
     model = build_model("logistic", {})
-    whole = model.statistics({"trial": x}, Chunk(0, X, y), draw)
+    whole = model.statistics({"x": x, "trial": x}, Chunk(0, X, y), draw)
     monkeypatch.setattr(scores_module, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(scores_module, "rows_per_block", lambda columns: 300)
     chunk = Chunk(0, X, y)
     for _ in range(2):  # without and with a filled cache
-        blocks = model.statistics({"trial": x}, chunk, draw)
+        blocks = model.statistics({"x": x, "trial": x}, chunk, draw)
         assert blocks["loss"] == pytest.approx(whole["loss"], rel=1e-12)
         np.testing.assert_allclose(blocks["gradient"], whole["gradient"], rtol=1e-9, atol=1e-12)
 
@@ -89,9 +93,13 @@ def test_svm_reaches_the_optimum_of_scikit_learn(cancer, lab, loss):
     lacks = np.maximum(0, 1 - (2 * cancer.y - 1) * (cancer.X @ w))
     mean = lacks.mean() if loss == "hinge" else (lacks**2).mean()
     objective = mean + 0.5 * l2 * w @ w
-    # L-BFGS stops a little short of the kink that the hinge's optimum lies on.
-    rel = 1e-3 if loss == "hinge" else 1e-6
-    assert outcome.state.last_loss == pytest.approx(objective, rel=rel)
+    w = outcome.model.parameters(outcome.state.arrays)[:-1]
+    lacks = np.maximum(0, 1 - (2 * cancer.y - 1) * (cancer.X @ w))
+    mean = lacks.mean() if loss == "hinge" else (lacks**2).mean()
+    assert mean + 0.5 * l2 * w @ w == pytest.approx(objective, rel=1e-6)
+    assert outcome.state.last_loss == pytest.approx(objective, rel=1e-6)
+    assert outcome.reports[-1].stop.value == "converged"
+    assert np.all(np.diff(outcome.state.losses) <= 1e-12)
     assert outcome.model.evaluate(outcome.state.arrays, cancer.rows(0, 569))["auc"] > 0.99
 
 
@@ -104,6 +112,13 @@ def test_is_the_same_on_any_allocation(cancer, lab, model, solver):
         spec(model, max_epochs=8, options=options), lab.ArrayData(X, cancer.y)
     )
     assert outcome.state.last_loss < 0.7 * outcome.state.losses[0]
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "sgd"])
+def test_the_hinge_is_the_same_on_any_allocation(cancer, lab, solver):
+    options = {"solver": solver, "loss": "hinge", "l2": 1e-2, "batch_size": 100}
+    job = spec("svm", max_epochs=40, options=options | {"gradient_tolerance": 1e-4})
+    lab.assert_allocation_does_not_matter(job, cancer)
 
 
 def test_data_without_labels_are_refused():

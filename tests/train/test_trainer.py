@@ -359,3 +359,19 @@ def test_a_restored_state_starts_with_empty_caches(data):
     trainer._chunk(0).cache["derived"] = 1
     trainer.restore(trainer.state)
     assert trainer._chunk(0).cache == {}
+
+
+def test_a_member_that_gives_up_tells_all_others(data, lab):
+    job, model = spec(), halving()
+
+    def body(member, reducer):
+        state = initial_state(job, model, data)
+        trainer = Trainer(job, model, data, state, reducer, member=member)
+        trainer.step()
+        if member == 1:
+            trainer.fail("no space left", "details")
+        return trainer.step()
+
+    reports = lab.run_members(3, body)
+    assert [r.failure.member for r in reports] == [1, 1, 1]
+    assert reports[1].failure.message == "job job, iteration 2: no space left"
