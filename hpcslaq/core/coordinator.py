@@ -24,7 +24,7 @@ from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
 from hpcslaq.core.jobs import JobRecord, JobState
 from hpcslaq.core.placement import choose_joiners, choose_keepers
-from hpcslaq.core.policy import ClusterView, Forecaster, Policy, check_allocation
+from hpcslaq.core.policy import ClusterView, Forecaster, Policy, check_share, check_total
 from hpcslaq.core.transitions import RankState, Trigger, next_state
 from hpcslaq.errors import InvalidTransition
 
@@ -32,7 +32,7 @@ from hpcslaq.errors import InvalidTransition
 EXIT_OK, EXIT_JOB_FAILED, EXIT_STOPPED_EARLY = 0, 1, 75
 
 #: After these events the policy decides anew.
-_DECISIVE = (
+DECISIVE = (
     ev.RunStarted,
     ev.JobSubmitted,
     ev.JobCancelled,
@@ -70,8 +70,10 @@ class Coordinator:
         self.round_s = round_s
         #: All jobs ever submitted, in order of arrival; a name is never used twice.
         self.jobs: dict[str, JobRecord] = {}
-        #: Jobs that have not ended, in order of arrival; a subset of `jobs`.
-        self._live: dict[str, None] = {}
+        #: Jobs that have not ended, in order of arrival; the same records as in `jobs`.
+        self._live: dict[str, JobRecord] = {}
+        #: Live jobs with a target > 0.
+        self._given: dict[str, None] = {}
         #: Worker ranks of the present incarnation.
         self.ranks: dict[int, RankRecord] = {}
         #: Host of each rank, as `placement` wants it.
@@ -126,7 +128,7 @@ class Coordinator:
             if self.is_shut_down:
                 raise InvalidTransition(f"{type(event).__name__} after the run was shut down")
         orders = self._appliers[type(event)](event, now)
-        if isinstance(event, _DECISIVE):
+        if isinstance(event, DECISIVE):
             self._decide(now)
         orders += self._carry_out(now)
         orders += self._wake_or_end(now)
@@ -135,7 +137,7 @@ class Coordinator:
     def view(self, now: float) -> ClusterView:
         """What the policy sees at `now`."""
         usable = len(self.ranks) - len(self._lost)
-        live = tuple(self.jobs[name] for name in self._live)
+        live = tuple(self._live.values())
         return ClusterView(now, self.round_s, usable, live, self.forecaster)
 
     # -- events ------------------------------------------------------------------------
@@ -149,8 +151,8 @@ class Coordinator:
         self._lost = set()
         self.is_closed = self.is_stopping = self.is_shut_down = False
         self._is_round_pending = False
-        for name in list(self._live):
-            record = self._settled(self.jobs[name], now)
+        for name, record in tuple(self._live.items()):
+            record = self._settled(record, now)
             state = next_state(name, record.state, Trigger.RESTARTED)
             self._put(replace(record, state=state, target=0, changed_at=now))
             if state.is_final or record.is_cancel_pending:
@@ -171,7 +173,6 @@ class Coordinator:
         if reason:
             self._put(replace(record, state=JobState.REJECTED, finished_at=now, reason=reason))
             return [cmd.Reject(spec.name, reason)]
-        self._live[spec.name] = None
         self._put(record)
         self.forecaster.add(spec)
         return []
@@ -324,15 +325,23 @@ class Coordinator:
 
     def _decide(self, now: float) -> None:
         """Ask the policy and note each job's target."""
-        view = self.view(now)
-        if not view.jobs:
+        if not self._live:
             return
+        view = self.view(now)
         allocation = {} if self.is_stopping else self.policy.allocate(view)
-        check_allocation(allocation, view)
-        for record in view.jobs:
-            target = int(allocation.get(record.spec.name, 0))
-            if target != record.target:
-                self._put(replace(record, target=target))
+        # What was given before was checked then; only differences cost time.
+        changed: dict[str, int] = {}
+        for job, count in allocation.items():
+            record = self._live.get(job)
+            if record is None or record.target != count:
+                check_share(job, count, None if record is None else record.spec)
+                changed[job] = int(count)
+        check_total(allocation, view.num_ranks)
+        for job in self._given:
+            if job not in allocation:
+                changed[job] = 0
+        for job, target in changed.items():
+            self._put(replace(self._live[job], target=target))
 
     def _carry_out(self, now: float) -> list[cmd.Command]:
         """Orders that bring the jobs nearer to their targets with the ranks that are idle."""
@@ -411,7 +420,7 @@ class Coordinator:
             return True
         # Jobs that need more ranks than are left have to wait for the next start of the run.
         return self.is_closed and not any(
-            self.jobs[name].spec.min_workers <= usable for name in self._live
+            record.spec.min_workers <= usable for record in self._live.values()
         )
 
     # -- helpers -----------------------------------------------------------------------
@@ -440,15 +449,21 @@ class Coordinator:
         return record
 
     def _put(self, record: JobRecord) -> None:
-        """Replace a job's record; keeps `_unsettled` true."""
+        """Replace a job's record; keeps `_live`, `_given` and `_unsettled` true."""
         name = record.spec.name
         self.jobs[name] = record
-        if name in self._live and (
-            record.target != len(record.members) or record.is_cancel_pending
-        ):
-            self._unsettled[name] = None
+        is_given = is_unsettled = False
+        if not record.state.is_final:
+            self._live[name] = record
+            is_given = record.target > 0
+            is_unsettled = record.target != len(record.members) or record.is_cancel_pending
         else:
-            self._unsettled.pop(name, None)
+            self._live.pop(name, None)
+        for is_in, index in ((is_given, self._given), (is_unsettled, self._unsettled)):
+            if is_in:
+                index[name] = None
+            else:
+                index.pop(name, None)
 
     def _set_rank(self, rank: int, state: RankState, job: str | None) -> None:
         record = self.ranks[rank]
@@ -497,7 +512,6 @@ class Coordinator:
         return [cmd.Dismiss(record.name, record.generation, waiting)]
 
     def _end(self, job: str, state: JobState, now: float, reason: str) -> None:
-        del self._live[job]
         self._put(
             replace(
                 self.jobs[job],

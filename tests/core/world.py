@@ -425,7 +425,8 @@ def check_invariants(c: Coordinator) -> None:
     assert c._idle == {r for r, rank in c.ranks.items() if rank.state is RankState.IDLE}
     assert c._lost == {r for r, rank in c.ranks.items() if rank.state is RankState.LOST}
     live = [record for record in c.jobs.values() if not record.state.is_final]
-    assert list(c._live) == [record.name for record in live]
+    assert list(c._live.values()) == live
+    assert set(c._given) == {record.name for record in live if record.target > 0}
     unsettled = {r.name for r in live if r.target != len(r.members) or r.is_cancel_pending}
     assert set(c._unsettled) == unsettled
     owner: dict[int, str] = {}
