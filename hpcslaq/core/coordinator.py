@@ -80,6 +80,8 @@ class Coordinator:
         self._hosts: dict[int, str] = {}
         #: Idle ranks; exactly those whose record says IDLE.
         self._idle: set[int] = set()
+        #: Ranks in no group any more whose release was not yet reported: idle in a moment.
+        self._departing: set[int] = set()
         #: Ranks that were lost; never used again in this incarnation.
         self._lost: set[int] = set()
         #: Live jobs whose workers differ from their target or that are to be stopped.
@@ -130,7 +132,7 @@ class Coordinator:
         orders = self._appliers[type(event)](event, now)
         if isinstance(event, DECISIVE):
             self._decide(now)
-        orders += self._carry_out(now)
+        orders += self._carry_out(is_patient=not isinstance(event, ev.RoundElapsed))
         orders += self._wake_or_end(now)
         return orders
 
@@ -148,6 +150,7 @@ class Coordinator:
         self.ranks = {rank: RankRecord(host) for rank, host in sorted(event.hosts.items())}
         self._hosts = dict(event.hosts)
         self._idle = set(self.ranks)
+        self._departing = set()
         self._lost = set()
         self.is_closed = self.is_stopping = self.is_shut_down = False
         self._is_round_pending = False
@@ -343,8 +346,13 @@ class Coordinator:
         for job, target in changed.items():
             self._put(replace(self._live[job], target=target))
 
-    def _carry_out(self, now: float) -> list[cmd.Command]:
-        """Orders that bring the jobs nearer to their targets with the ranks that are idle."""
+    def _carry_out(self, is_patient: bool) -> list[cmd.Command]:
+        """Orders that bring the jobs nearer to their targets with the ranks that are idle.
+
+        The ranks of an ended or shrunk group are released one by one. If there is not enough
+        for all, a patient coordinator waits until they are all there, so that a job does not
+        start on the first of them; a round puts an end to its patience.
+        """
         orders: list[cmd.Command] = []
         starting: list[JobRecord] = []
         growing: list[JobRecord] = []
@@ -362,6 +370,9 @@ class Coordinator:
                     growing.append(record)
             elif record.state is JobState.WAITING and record.target:
                 starting.append(record)
+        wanted = sum(r.target - len(r.members) for r in (*starting, *growing))
+        if is_patient and self._departing and wanted > len(self._idle):
+            return orders
         starting.sort(key=lambda r: r.submitted_at)
         # Jobs without ranks come first; then the one that misses the largest share.
         growing.sort(key=lambda r: len(r.members) / r.target)
@@ -471,6 +482,8 @@ class Coordinator:
         record.state, record.job = state, job
         if state is RankState.LOST:
             self._lost.add(rank)
+        if state in (RankState.LOST, RankState.IDLE):
+            self._departing.discard(rank)
         if state is RankState.IDLE:
             self._idle.add(rank)
         else:
@@ -497,7 +510,9 @@ class Coordinator:
             record = self.ranks[rank]
             if record.is_released:
                 self._set_rank(rank, RankState.IDLE, None)
-            elif record.state is RankState.BUSY:
+                continue
+            self._departing.add(rank)
+            if record.state is RankState.BUSY:
                 self._set_rank(rank, RankState.LEAVING, record.job)
 
     def _dismiss_joiners(self, record: JobRecord) -> list[cmd.Command]:

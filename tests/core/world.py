@@ -435,6 +435,8 @@ def check_invariants(c: Coordinator) -> None:
         for rank in {*record.members, *record.forming}:
             assert rank not in owner, f"rank {rank} is in {owner[rank]} and in {record.name}"
             owner[rank] = record.name
+    on_their_way = {r for r, rank in c.ranks.items() if rank.job is not None and r not in owner}
+    assert c._departing == on_their_way
     for number, rank in c.ranks.items():
         assert not rank.is_released or number in owner
         if rank.state in (RankState.IDLE, RankState.LOST):
