@@ -155,11 +155,8 @@ class Coordinator:
         self.is_closed = self.is_stopping = self.is_shut_down = False
         self._is_round_pending = False
         for name, record in tuple(self._live.items()):
-            record = self._settled(record, now)
             state = next_state(name, record.state, Trigger.RESTARTED)
-            self._put(replace(record, state=state, target=0, changed_at=now))
-            if state.is_final or record.is_cancel_pending:
-                self._end(name, JobState.CANCELLED, now, record.reason)
+            self._wait_again(replace(self._settled(record, now), target=0), state, now)
         return []
 
     def _job_submitted(self, event: ev.JobSubmitted, now: float) -> list[cmd.Command]:
@@ -188,7 +185,7 @@ class Coordinator:
         record = self._live_record(event.job, "cancelled")
         if record.state is JobState.WAITING:
             next_state(event.job, record.state, Trigger.CANCELLED_IDLE)
-            self._end(event.job, JobState.CANCELLED, now, event.reason)
+            self._end(record, JobState.CANCELLED, now, event.reason)
         elif not record.is_cancel_pending:
             # A running job is stopped by `_carry_out`; others when their order is through.
             self._put(replace(record, is_cancel_pending=True, reason=event.reason))
@@ -220,7 +217,6 @@ class Coordinator:
                 members=members,
                 started_at=now if record.started_at is None else record.started_at,
                 regroups=record.regroups + was_running,
-                changed_at=now,
             )
         )
         for rank in members:
@@ -259,9 +255,7 @@ class Coordinator:
     def _job_paused(self, event: ev.JobPaused, now: float) -> list[cmd.Command]:
         record = self._current(event.job, event.generation, "paused")
         state = next_state(event.job, record.state, Trigger.PAUSED)
-        self._put(replace(self._dissolved(record, now), state=state))
-        if record.is_cancel_pending:
-            self._end(event.job, JobState.CANCELLED, now, record.reason)
+        self._wait_again(self._dissolved(record, now), state, now)
         return []
 
     def _job_finished(self, event: ev.JobFinished, now: float) -> list[cmd.Command]:
@@ -274,23 +268,20 @@ class Coordinator:
             epochs=event.epochs,
             last_loss=event.final_loss,
         )
-        self._put(record)
-        self._end(event.job, JobState.DONE, now, event.reason)
+        self._end(record, JobState.DONE, now, event.reason)
         return orders
 
     def _job_stopped(self, event: ev.JobStopped, now: float) -> list[cmd.Command]:
         record = self._current(event.job, event.generation, "stopped")
         next_state(event.job, record.state, Trigger.STOPPED)
-        self._put(self._dissolved(record, now))
-        self._end(event.job, JobState.CANCELLED, now, record.reason)
+        self._end(self._dissolved(record, now), JobState.CANCELLED, now, record.reason)
         return []
 
     def _job_failed(self, event: ev.JobFailed, now: float) -> list[cmd.Command]:
         record = self._current(event.job, event.generation, "failed")
         next_state(event.job, record.state, Trigger.FAILED)
         orders = self._dismiss_joiners(record)
-        self._put(self._dissolved(record, now))
-        self._end(event.job, JobState.FAILED, now, event.message)
+        self._end(self._dissolved(record, now), JobState.FAILED, now, event.message)
         return orders
 
     def _rank_released(self, event: ev.RankReleased, now: float) -> list[cmd.Command]:
@@ -333,18 +324,18 @@ class Coordinator:
         view = self.view(now)
         allocation = {} if self.is_stopping else self.policy.allocate(view)
         # What was given before was checked then; only differences cost time.
-        changed: dict[str, int] = {}
-        for job, count in allocation.items():
-            record = self._live.get(job)
-            if record is None or record.target != count:
-                check_share(job, count, None if record is None else record.spec)
-                changed[job] = int(count)
+        live = self._live
+        changed = {
+            job: count
+            for job, count in allocation.items()
+            if job not in live or live[job].target != count
+        }
+        for job, count in changed.items():
+            check_share(job, count, live[job].spec if job in live else None)
         check_total(allocation, view.num_ranks)
-        for job in self._given:
-            if job not in allocation:
-                changed[job] = 0
-        for job, target in changed.items():
-            self._put(replace(self._live[job], target=target))
+        changed.update((job, 0) for job in self._given if job not in allocation)
+        for job, count in changed.items():
+            self._put(replace(live[job], target=int(count)))
 
     def _carry_out(self, is_patient: bool) -> list[cmd.Command]:
         """Orders that bring the jobs nearer to their targets with the ranks that are idle.
@@ -366,7 +357,7 @@ class Coordinator:
                     orders.append(self._order(record, Trigger.ORDERED_PAUSE))
                 elif record.target < held:
                     orders.append(self._order_shrink(record))
-                elif record.target > held:
+                else:
                     growing.append(record)
             elif record.state is JobState.WAITING and record.target:
                 starting.append(record)
@@ -495,6 +486,7 @@ class Coordinator:
             record,
             rank_seconds=record.attained_rank_seconds(now),
             held_since=now,
+            changed_at=now,
             members=(),
             forming=(),
         )
@@ -502,7 +494,7 @@ class Coordinator:
     def _dissolved(self, record: JobRecord, now: float) -> JobRecord:
         """The record without its group; the members are on their way out."""
         self._let_go({*record.members, *record.forming})
-        return replace(self._settled(record, now), changed_at=now)
+        return self._settled(record, now)
 
     def _let_go(self, ranks: Iterable[int]) -> None:
         """These ranks are in no group any more: idle, or so when they report."""
@@ -526,10 +518,10 @@ class Coordinator:
             return []
         return [cmd.Dismiss(record.name, record.generation, waiting)]
 
-    def _end(self, job: str, state: JobState, now: float, reason: str) -> None:
+    def _end(self, record: JobRecord, state: JobState, now: float, reason: str) -> None:
         self._put(
             replace(
-                self.jobs[job],
+                record,
                 state=state,
                 target=0,
                 finished_at=now,
@@ -537,7 +529,14 @@ class Coordinator:
                 is_cancel_pending=False,
             )
         )
-        self.forecaster.discard(job)
+        self.forecaster.discard(record.name)
+
+    def _wait_again(self, record: JobRecord, state: JobState, now: float) -> None:
+        """A job without its group waits, or ends if that is what was asked for."""
+        if state.is_final or record.is_cancel_pending:
+            self._end(record, JobState.CANCELLED, now, record.reason)
+        else:
+            self._put(replace(record, state=state))
 
     def _survivors(self, record: JobRecord) -> tuple[int, ...]:
         """Ranks that hold the job's state, or that will load it, and have not left."""
@@ -554,7 +553,6 @@ class Coordinator:
             self._settled(record, now),
             members=tuple(r for r in record.members if r != rank),
             forming=tuple(r for r in record.forming if r != rank),
-            changed_at=now,
         )
         survivors = self._survivors(record)
         if survivors and record.state is JobState.REGROUPING and not record.forming:
@@ -570,9 +568,7 @@ class Coordinator:
         """No rank of the group is left: the job goes on from its checkpoint some time."""
         state = next_state(record.name, record.state, Trigger.LOST_ALL)
         orders = self._dismiss_joiners(record)
-        self._put(replace(self._dissolved(record, now), state=state))
-        if state.is_final or record.is_cancel_pending:
-            self._end(record.name, JobState.CANCELLED, now, record.reason)
+        self._wait_again(self._dissolved(record, now), state, now)
         return orders
 
 

@@ -20,7 +20,7 @@ from hpcslaq.core import events as ev
 from hpcslaq.core.coordinator import DECISIVE, Coordinator
 from hpcslaq.core.jobs import JobRecord
 from hpcslaq.core.policy import NoForecast, Policy
-from hpcslaq.errors import PolicyError
+from hpcslaq.errors import InvalidTransition, PolicyError
 from hpcslaq.sim.cluster import Cluster
 from hpcslaq.sim.engine import Engine
 from hpcslaq.sim.jobs import SimJob
@@ -127,10 +127,10 @@ class Simulator:
         engine = self._engine
         self._tell(ev.RunStarted(self._hosts))
         self._plan_news()
-        while self._exit_code is None and engine.next_at() <= self._max_s:
+        while self._exit_code is None and (at := engine.next_at()) <= self._max_s:
+            if at == math.inf:
+                raise InvalidTransition("the run has not ended, but nothing will ever happen")
             engine.step()
-        if self._exit_code is None and engine.next_at() == math.inf:
-            raise PolicyError(f"{self.coordinator.policy.name}: nothing will ever happen again")
         return self._result()
 
     def _plan_news(self) -> None:

@@ -12,7 +12,7 @@ from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
 from hpcslaq.core.coordinator import Coordinator
 from hpcslaq.core.jobs import JobState
-from hpcslaq.errors import PolicyError
+from hpcslaq.errors import InvalidTransition, PolicyError
 from hpcslaq.sim.metrics import tracks_of
 from hpcslaq.sim.scaling import Delays
 from hpcslaq.sim.simulator import Reports, SimResult, Simulator
@@ -216,6 +216,22 @@ class Miser(EvenSplit):
 def test_a_policy_that_lets_all_jobs_wait_for_ever_is_named() -> None:
     with pytest.raises(PolicyError, match="even split: gave no workers for 10000 rounds"):
         simulate([job_of()], policy=Miser())
+
+
+def test_a_run_that_can_neither_go_on_nor_end_is_noticed(monkeypatch) -> None:
+    monkeypatch.setattr(Coordinator, "_wake_or_end", lambda self, now: [])
+    with pytest.raises(InvalidTransition, match="nothing will ever happen"):
+        simulate([job_of()])
+
+
+def test_a_rank_is_lost_once_even_in_the_middle_of_a_checkpoint() -> None:
+    delays = Delays(0.0, 0.0, 0.0, 0.0, checkpoint_s=2.0, repair_s=0.0)
+    happenings = [(2.5, ev.StopRequested()), (4.0, ev.RankLost(2)), (4.5, ev.RankLost(2))]
+    result = simulate([job_of()], delays=delays, happenings=happenings)
+    # The boundary is at 3 s; the survivors begin the checkpoint again at 4 s.
+    paused = [(now, event.iterations) for now, event in events(result, ev.JobPaused)]
+    assert paused == [(6.0, 3)]
+    assert (result.exit_code, len(events(result, ev.RankLost))) == (75, 1)
 
 
 def test_a_run_without_jobs_ends_at_once() -> None:
