@@ -238,6 +238,20 @@ class World:
             return []
         return self.tell(ev.RankLost(rank))
 
+    def die_at_boundary(self, job: str) -> list[cmd.Command]:
+        """The leavers have left, but the leader dies before the next group is formed."""
+        order, group = self._formable(job), self.groups[job]
+        for rank in order.leavers:
+            if rank in group.members:
+                group.members.remove(rank)
+                self._release(rank, job, group.generation)
+        return self.kill(order.members[0])
+
+    def regroupable(self) -> list[str]:
+        """Jobs that can change their group now and whose coming leader is in it."""
+        jobs = [job for job in sorted(self.groups) if self._formable(job)]
+        return [j for j in jobs if self.orders[j].members[0] in self.groups[j].members]
+
     def restart(self, hosts: Mapping[int, str]) -> list[cmd.Command]:
         """The run starts (again) on these ranks; what was under way is gone."""
         self.groups: dict[str, Group] = {}
