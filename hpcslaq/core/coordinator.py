@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
 from hpcslaq.core.jobs import JobRecord, JobState
 from hpcslaq.core.placement import choose_joiners, choose_keepers
 from hpcslaq.core.policy import ClusterView, Forecaster, Policy, check_share, check_total
+from hpcslaq.core.ranks import RankTable
 from hpcslaq.core.transitions import RankState, Trigger, next_state
 from hpcslaq.errors import InvalidTransition
 
@@ -46,19 +47,6 @@ DECISIVE = (
 )
 
 
-@dataclass(slots=True)
-class RankRecord:
-    """How a worker rank fares."""
-
-    host: str
-    state: RankState = RankState.IDLE
-    #: Job whose group the rank is in, joins or leaves; None when idle or lost.
-    job: str | None = None
-    #: It reported its release before the leader's report arrived that frees it (another
-    #: sender, so no order is promised); it counts as idle only from that report on.
-    is_released: bool = False
-
-
 class Coordinator:
     """Keeps the state of all jobs and ranks; see the module's theory of operation."""
 
@@ -74,16 +62,8 @@ class Coordinator:
         self._live: dict[str, JobRecord] = {}
         #: Live jobs with a target > 0.
         self._given: dict[str, None] = {}
-        #: Worker ranks of the present incarnation.
-        self.ranks: dict[int, RankRecord] = {}
-        #: Host of each rank, as `placement` wants it.
-        self._hosts: dict[int, str] = {}
-        #: Idle ranks; exactly those whose record says IDLE.
-        self._idle: set[int] = set()
-        #: Ranks in no group any more whose release was not yet reported: idle in a moment.
-        self._departing: set[int] = set()
-        #: Ranks that were lost; never used again in this incarnation.
-        self._lost: set[int] = set()
+        #: Worker ranks of the present incarnation; none before the first start.
+        self.ranks = RankTable({})
         #: Live jobs whose workers differ from their target or that are to be stopped.
         self._unsettled: dict[str, None] = {}
         self.forecaster: Forecaster = policy.forecaster()
@@ -138,20 +118,15 @@ class Coordinator:
 
     def view(self, now: float) -> ClusterView:
         """What the policy sees at `now`."""
-        usable = len(self.ranks) - len(self._lost)
         live = tuple(self._live.values())
-        return ClusterView(now, self.round_s, usable, live, self.forecaster)
+        return ClusterView(now, self.round_s, self.ranks.num_usable, live, self.forecaster)
 
     # -- events ------------------------------------------------------------------------
 
     def _run_started(self, event: ev.RunStarted, now: float) -> list[cmd.Command]:
         if not event.hosts:
             raise InvalidTransition("the run started without worker ranks")
-        self.ranks = {rank: RankRecord(host) for rank, host in sorted(event.hosts.items())}
-        self._hosts = dict(event.hosts)
-        self._idle = set(self.ranks)
-        self._departing = set()
-        self._lost = set()
+        self.ranks = RankTable(event.hosts)
         self.is_closed = self.is_stopping = self.is_shut_down = False
         self._is_round_pending = False
         for name, record in tuple(self._live.items()):
@@ -201,7 +176,7 @@ class Coordinator:
         record = self._current(event.job, event.generation, "formed")
         state = next_state(event.job, record.state, Trigger.FORMED)
         # A member may have been lost after the group was formed and before this report.
-        members = tuple(r for r in event.members if r not in self._lost)
+        members = tuple(r for r in event.members if r not in self.ranks.lost)
         if members != record.forming or not members:
             raise InvalidTransition(
                 f"{event.job}: generation {event.generation} formed of {event.members}, "
@@ -219,9 +194,8 @@ class Coordinator:
                 regroups=record.regroups + was_running,
             )
         )
-        for rank in members:
-            self._set_rank(rank, RankState.BUSY, event.job)
-        self._let_go(set(left) - set(members))
+        self.ranks.put(members, RankState.BUSY, event.job)
+        self.ranks.let_go(set(left) - set(members))
         return []
 
     def _progress_reported(self, event: ev.ProgressReported, now: float) -> list[cmd.Command]:
@@ -291,7 +265,7 @@ class Coordinator:
             raise InvalidTransition(f"rank {event.rank} released by {event.job}, but it is {story}")
         record = self.jobs[event.job]
         if event.rank not in record.members and event.rank not in record.forming:
-            self._set_rank(event.rank, RankState.IDLE, None)
+            self.ranks.put((event.rank,), RankState.IDLE, None)
             return []
         rank.is_released = True
         return [] if self._survivors(record) else self._group_gone(record, now)
@@ -301,7 +275,7 @@ class Coordinator:
         if rank is None or rank.state is RankState.LOST:
             raise InvalidTransition(f"rank {event.rank} lost, but it was not there")
         job = rank.job
-        self._set_rank(event.rank, RankState.LOST, None)
+        self.ranks.put((event.rank,), RankState.LOST, None)
         # A rank on its way out, or dismissed, is in no group any more.
         if job is None or event.rank not in {*self.jobs[job].members, *self.jobs[job].forming}:
             return []
@@ -362,31 +336,30 @@ class Coordinator:
             elif record.state is JobState.WAITING and record.target:
                 starting.append(record)
         wanted = sum(r.target - len(r.members) for r in (*starting, *growing))
-        if is_patient and self._departing and wanted > len(self._idle):
+        if is_patient and self.ranks.departing and wanted > len(self.ranks.idle):
             return orders
         starting.sort(key=lambda r: r.submitted_at)
         # Jobs without ranks come first; then the one that misses the largest share.
         growing.sort(key=lambda r: len(r.members) / r.target)
         for record in starting:
-            num = min(record.target, len(self._idle))
+            num = min(record.target, len(self.ranks.idle))
             if num >= record.spec.min_workers:
                 orders.append(self._order_with_joiners(record, Trigger.ORDERED_START, num))
         for record in growing:
-            num = min(record.target - len(record.members), len(self._idle))
+            num = min(record.target - len(record.members), len(self.ranks.idle))
             if num:
                 orders.append(self._order_with_joiners(record, Trigger.ORDERED_REGROUP, num))
         return orders
 
     def _order_shrink(self, record: JobRecord) -> cmd.Command:
-        keep = choose_keepers(record.members, self._hosts, record.target)
-        for rank in set(record.members) - set(keep):
-            self._set_rank(rank, RankState.LEAVING, record.name)
+        keep = choose_keepers(record.members, self.ranks.hosts, record.target)
+        leavers = set(record.members) - set(keep)
+        self.ranks.put(leavers, RankState.LEAVING, record.name)
         return self._order(record, Trigger.ORDERED_REGROUP, keep)
 
     def _order_with_joiners(self, record: JobRecord, trigger: Trigger, num: int) -> cmd.Command:
-        joiners = choose_joiners(self._idle, self._hosts, record.members, num)
-        for rank in joiners:
-            self._set_rank(rank, RankState.JOINING, record.name)
+        joiners = choose_joiners(self.ranks.idle, self.ranks.hosts, record.members, num)
+        self.ranks.put(joiners, RankState.JOINING, record.name)
         return self._order(record, trigger, record.members + joiners)
 
     def _order(
@@ -415,8 +388,8 @@ class Coordinator:
         return []
 
     def _is_over(self) -> bool:
-        usable = len(self.ranks) - len(self._lost)
-        if len(self._idle) < usable:
+        usable = self.ranks.num_usable
+        if not self.ranks.is_at_rest:
             return False
         if self.is_stopping or not usable:
             return True
@@ -467,19 +440,6 @@ class Coordinator:
             else:
                 index.pop(name, None)
 
-    def _set_rank(self, rank: int, state: RankState, job: str | None) -> None:
-        record = self.ranks[rank]
-        record.is_released = record.is_released and job == record.job
-        record.state, record.job = state, job
-        if state is RankState.LOST:
-            self._lost.add(rank)
-        if state in (RankState.LOST, RankState.IDLE):
-            self._departing.discard(rank)
-        if state is RankState.IDLE:
-            self._idle.add(rank)
-        else:
-            self._idle.discard(rank)
-
     def _settled(self, record: JobRecord, now: float) -> JobRecord:
         """The record with the present group's rank-seconds booked and no group."""
         return replace(
@@ -493,19 +453,8 @@ class Coordinator:
 
     def _dissolved(self, record: JobRecord, now: float) -> JobRecord:
         """The record without its group; the members are on their way out."""
-        self._let_go({*record.members, *record.forming})
+        self.ranks.let_go({*record.members, *record.forming})
         return self._settled(record, now)
-
-    def _let_go(self, ranks: Iterable[int]) -> None:
-        """These ranks are in no group any more: idle, or so when they report."""
-        for rank in ranks:
-            record = self.ranks[rank]
-            if record.is_released:
-                self._set_rank(rank, RankState.IDLE, None)
-                continue
-            self._departing.add(rank)
-            if record.state is RankState.BUSY:
-                self._set_rank(rank, RankState.LEAVING, record.job)
 
     def _dismiss_joiners(self, record: JobRecord) -> list[cmd.Command]:
         """A Dismiss for ranks that wait to join a generation that will not be formed."""
@@ -558,7 +507,7 @@ class Coordinator:
         if survivors and record.state is JobState.REGROUPING and not record.forming:
             # All that were to stay are gone: one that was to leave stays instead.
             record = replace(record, forming=survivors[:1])
-            self._set_rank(survivors[0], RankState.BUSY, record.name)
+            self.ranks.put(survivors[:1], RankState.BUSY, record.name)
         self._put(record)
         if not survivors:
             return self._group_gone(record, now)

@@ -67,6 +67,7 @@ def spec_of(name: str = "a", **fields: object) -> JobSpec:
 def snapshot(coordinator: Coordinator) -> dict[str, object]:
     """A deep copy of all that the coordinator remembers."""
     parts = {k: v for k, v in vars(coordinator).items() if k not in ("policy", "_appliers")}
+    parts |= vars(coordinator.ranks)
     return copy.deepcopy({k: v for k, v in parts.items() if k != "forecaster"})
 
 
@@ -436,8 +437,8 @@ class World:
 
 def check_invariants(c: Coordinator) -> None:
     """Everything that must hold of the coordinator between two events."""
-    assert c._idle == {r for r, rank in c.ranks.items() if rank.state is RankState.IDLE}
-    assert c._lost == {r for r, rank in c.ranks.items() if rank.state is RankState.LOST}
+    assert c.ranks.idle == {r for r, rank in c.ranks.items() if rank.state is RankState.IDLE}
+    assert c.ranks.lost == {r for r, rank in c.ranks.items() if rank.state is RankState.LOST}
     live = [record for record in c.jobs.values() if not record.state.is_final]
     assert list(c._live.values()) == live
     assert set(c._given) == {record.name for record in live if record.target > 0}
@@ -450,7 +451,7 @@ def check_invariants(c: Coordinator) -> None:
             assert rank not in owner, f"rank {rank} is in {owner[rank]} and in {record.name}"
             owner[rank] = record.name
     on_their_way = {r for r, rank in c.ranks.items() if rank.job is not None and r not in owner}
-    assert c._departing == on_their_way
+    assert c.ranks.departing == on_their_way
     for number, rank in c.ranks.items():
         assert not rank.is_released or number in owner
         if rank.state in (RankState.IDLE, RankState.LOST):
@@ -460,7 +461,7 @@ def check_invariants(c: Coordinator) -> None:
             assert owner.get(number, rank.job) == rank.job
             if rank.state is RankState.BUSY:
                 assert owner.get(number) == rank.job, f"rank {number} trains for nobody"
-    usable = len(c.ranks) - len(c._lost)
+    usable = c.ranks.num_usable
     assert sum(len(record.members) for record in live) <= usable
     assert sum(record.target for record in live) <= usable
     assert all(record.generation <= c._last_generation for record in live)
