@@ -31,7 +31,7 @@ from hpcslaq.record.plan import RunPlan
 from hpcslaq.record.rundir import RunDirectory
 
 L2 = 1e-4
-HAND_WRITTEN = '''
+HAND_WRITTEN = """
 import sys, time
 import numpy as np
 from mpi4py import MPI
@@ -67,7 +67,7 @@ done = minimize(loss_and_gradient, w, jac=True, method="L-BFGS-B",
 seconds = time.perf_counter() - begin
 if comm.rank == 0:
     print(done.nfev / seconds, done.fun)
-'''
+"""
 
 
 def main() -> None:

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
 from hpcslaq.core.jobs import JobRecord, JobState
 from hpcslaq.core.placement import choose_joiners, choose_keepers
-from hpcslaq.core.policy import ClusterView, Forecaster, Policy, check_allocation
+from hpcslaq.core.policy import ClusterView, Forecaster, Policy, check_share, check_total
+from hpcslaq.core.ranks import RankTable
 from hpcslaq.core.transitions import RankState, Trigger, next_state
 from hpcslaq.errors import InvalidTransition
 
@@ -32,7 +33,7 @@ from hpcslaq.errors import InvalidTransition
 EXIT_OK, EXIT_JOB_FAILED, EXIT_STOPPED_EARLY = 0, 1, 75
 
 #: After these events the policy decides anew.
-_DECISIVE = (
+DECISIVE = (
     ev.RunStarted,
     ev.JobSubmitted,
     ev.JobCancelled,
@@ -51,19 +52,6 @@ _DECISIVE = (
 _BEYOND_POLICY = frozenset({JobState.FINISHING, JobState.STOPPING})
 
 
-@dataclass(slots=True)
-class RankRecord:
-    """How a worker rank fares."""
-
-    host: str
-    state: RankState = RankState.IDLE
-    #: Job whose group the rank is in, joins or leaves; None when idle or lost.
-    job: str | None = None
-    #: It reported its release before the leader's report arrived that frees it (another
-    #: sender, so no order is promised); it counts as idle only from that report on.
-    is_released: bool = False
-
-
 class Coordinator:
     """Keeps the state of all jobs and ranks; see the module's theory of operation."""
 
@@ -75,16 +63,12 @@ class Coordinator:
         self.round_s = round_s
         #: All jobs ever submitted, in order of arrival; a name is never used twice.
         self.jobs: dict[str, JobRecord] = {}
-        #: Jobs that have not ended, in order of arrival; a subset of `jobs`.
-        self._live: dict[str, None] = {}
-        #: Worker ranks of the present incarnation.
-        self.ranks: dict[int, RankRecord] = {}
-        #: Host of each rank, as `placement` wants it.
-        self._hosts: dict[int, str] = {}
-        #: Idle ranks; exactly those whose record says IDLE.
-        self._idle: set[int] = set()
-        #: Ranks that were lost; never used again in this incarnation.
-        self._lost: set[int] = set()
+        #: Jobs that have not ended, in order of arrival; the same records as in `jobs`.
+        self._live: dict[str, JobRecord] = {}
+        #: Live jobs with a target > 0.
+        self._given: dict[str, None] = {}
+        #: Worker ranks of the present incarnation; none before the first start.
+        self.ranks = RankTable({})
         #: Live jobs whose workers differ from their target or that are to be stopped.
         self._unsettled: dict[str, None] = {}
         self.forecaster: Forecaster = policy.forecaster()
@@ -132,36 +116,28 @@ class Coordinator:
             if self.is_shut_down:
                 raise InvalidTransition(f"{type(event).__name__} after the run was shut down")
         orders = self._appliers[type(event)](event, now)
-        if isinstance(event, _DECISIVE):
+        if isinstance(event, DECISIVE):
             self._decide(now)
-        orders += self._carry_out(now)
+        orders += self._carry_out(is_patient=not isinstance(event, ev.RoundElapsed))
         orders += self._wake_or_end(now)
         return orders
 
     def view(self, now: float) -> ClusterView:
         """What the policy sees at `now`."""
-        usable = len(self.ranks) - len(self._lost)
-        jobs = map(self.jobs.__getitem__, self._live)
-        live = tuple(record for record in jobs if record.state not in _BEYOND_POLICY)
-        return ClusterView(now, self.round_s, usable, live, self.forecaster)
+        live = tuple(r for r in self._live.values() if r.state not in _BEYOND_POLICY)
+        return ClusterView(now, self.round_s, self.ranks.num_usable, live, self.forecaster)
 
     # -- events ------------------------------------------------------------------------
 
     def _run_started(self, event: ev.RunStarted, now: float) -> list[cmd.Command]:
         if not event.hosts:
             raise InvalidTransition("the run started without worker ranks")
-        self.ranks = {rank: RankRecord(host) for rank, host in sorted(event.hosts.items())}
-        self._hosts = dict(event.hosts)
-        self._idle = set(self.ranks)
-        self._lost = set()
+        self.ranks = RankTable(event.hosts)
         self.is_closed = self.is_stopping = self.is_shut_down = False
         self._is_round_pending = False
-        for name in list(self._live):
-            record = self._settled(self.jobs[name], now)
+        for name, record in tuple(self._live.items()):
             state = next_state(name, record.state, Trigger.RESTARTED)
-            self._put(replace(record, state=state, target=0, changed_at=now))
-            if state.is_final or record.is_cancel_pending:
-                self._end(name, JobState.CANCELLED, now, record.reason)
+            self._wait_again(replace(self._settled(record, now), target=0), state, now)
         return []
 
     def _job_submitted(self, event: ev.JobSubmitted, now: float) -> list[cmd.Command]:
@@ -178,7 +154,6 @@ class Coordinator:
         if reason:
             self._put(replace(record, state=JobState.REJECTED, finished_at=now, reason=reason))
             return [cmd.Reject(spec.name, reason)]
-        self._live[spec.name] = None
         self._put(record)
         self.forecaster.add(spec)
         return []
@@ -191,7 +166,7 @@ class Coordinator:
         record = self._live_record(event.job, "cancelled")
         if record.state is JobState.WAITING:
             next_state(event.job, record.state, Trigger.CANCELLED_IDLE)
-            self._end(event.job, JobState.CANCELLED, now, event.reason)
+            self._end(record, JobState.CANCELLED, now, event.reason)
         elif not record.is_cancel_pending:
             # A running job is stopped by `_carry_out`; others when their order is through.
             self._put(replace(record, is_cancel_pending=True, reason=event.reason))
@@ -207,7 +182,7 @@ class Coordinator:
         record = self._current(event.job, event.generation, "formed")
         state = next_state(event.job, record.state, Trigger.FORMED)
         # A member may have been lost after the group was formed and before this report.
-        members = tuple(r for r in event.members if r not in self._lost)
+        members = tuple(r for r in event.members if r not in self.ranks.lost)
         if members != record.forming or not members:
             raise InvalidTransition(
                 f"{event.job}: generation {event.generation} formed of {event.members}, "
@@ -223,12 +198,10 @@ class Coordinator:
                 members=members,
                 started_at=now if record.started_at is None else record.started_at,
                 regroups=record.regroups + was_running,
-                changed_at=now,
             )
         )
-        for rank in members:
-            self._set_rank(rank, RankState.BUSY, event.job)
-        self._let_go(set(left) - set(members))
+        self.ranks.put(members, RankState.BUSY, event.job)
+        self.ranks.let_go(set(left) - set(members))
         return []
 
     def _group_dissolved(self, event: ev.GroupDissolved, now: float) -> list[cmd.Command]:
@@ -236,7 +209,7 @@ class Coordinator:
         state = next_state(event.job, record.state, Trigger.DISSOLVED)
         orders = self._dismiss_joiners(record)
         leader = record.members[0]
-        self._let_go({*record.members, *record.forming} - {leader})
+        self.ranks.let_go({*record.members, *record.forming} - {leader})
         # A generation that was ordered but is never formed is forgotten.
         self._put(
             replace(
@@ -281,9 +254,7 @@ class Coordinator:
     def _job_paused(self, event: ev.JobPaused, now: float) -> list[cmd.Command]:
         record = self._current(event.job, event.generation, "paused")
         state = next_state(event.job, record.state, Trigger.PAUSED)
-        self._put(replace(self._dissolved(record, now), state=state))
-        if record.is_cancel_pending:
-            self._end(event.job, JobState.CANCELLED, now, record.reason)
+        self._wait_again(self._dissolved(record, now), state, now)
         return []
 
     def _job_finished(self, event: ev.JobFinished, now: float) -> list[cmd.Command]:
@@ -296,23 +267,20 @@ class Coordinator:
             epochs=event.epochs,
             last_loss=event.final_loss,
         )
-        self._put(record)
-        self._end(event.job, JobState.DONE, now, event.reason)
+        self._end(record, JobState.DONE, now, event.reason)
         return orders
 
     def _job_stopped(self, event: ev.JobStopped, now: float) -> list[cmd.Command]:
         record = self._current(event.job, event.generation, "stopped")
         next_state(event.job, record.state, Trigger.STOPPED)
-        self._put(self._dissolved(record, now))
-        self._end(event.job, JobState.CANCELLED, now, record.reason)
+        self._end(self._dissolved(record, now), JobState.CANCELLED, now, record.reason)
         return []
 
     def _job_failed(self, event: ev.JobFailed, now: float) -> list[cmd.Command]:
         record = self._current(event.job, event.generation, "failed")
         next_state(event.job, record.state, Trigger.FAILED)
         orders = self._dismiss_joiners(record)
-        self._put(self._dissolved(record, now))
-        self._end(event.job, JobState.FAILED, now, event.message)
+        self._end(self._dissolved(record, now), JobState.FAILED, now, event.message)
         return orders
 
     def _rank_released(self, event: ev.RankReleased, now: float) -> list[cmd.Command]:
@@ -322,7 +290,7 @@ class Coordinator:
             raise InvalidTransition(f"rank {event.rank} released by {event.job}, but it is {story}")
         record = self.jobs[event.job]
         if event.rank not in record.members and event.rank not in record.forming:
-            self._set_rank(event.rank, RankState.IDLE, None)
+            self.ranks.put((event.rank,), RankState.IDLE, None)
             return []
         rank.is_released = True
         return [] if self._survivors(record) else self._group_gone(record, now)
@@ -332,7 +300,7 @@ class Coordinator:
         if rank is None or rank.state is RankState.LOST:
             raise InvalidTransition(f"rank {event.rank} lost, but it was not there")
         job = rank.job
-        self._set_rank(event.rank, RankState.LOST, None)
+        self.ranks.put((event.rank,), RankState.LOST, None)
         # A rank on its way out, or dismissed, is in no group any more.
         if job is None or event.rank not in {*self.jobs[job].members, *self.jobs[job].forming}:
             return []
@@ -350,18 +318,31 @@ class Coordinator:
 
     def _decide(self, now: float) -> None:
         """Ask the policy and note each job's target."""
-        view = self.view(now)
-        if not view.jobs:
+        if not self._live:
             return
+        view = self.view(now)
         allocation = {} if self.is_stopping else self.policy.allocate(view)
-        check_allocation(allocation, view)
-        for record in view.jobs:
-            target = int(allocation.get(record.spec.name, 0))
-            if target != record.target:
-                self._put(replace(record, target=target))
+        # What was given before was checked then; only differences cost time.
+        live = self._live
+        changed = {
+            job: count
+            for job, count in allocation.items()
+            if job not in live or live[job].target != count
+        }
+        for job, count in changed.items():
+            check_share(job, count, live[job].spec if job in live else None)
+        check_total(allocation, view.num_ranks)
+        changed.update((job, 0) for job in self._given if job not in allocation)
+        for job, count in changed.items():
+            self._put(replace(live[job], target=int(count)))
 
-    def _carry_out(self, now: float) -> list[cmd.Command]:
-        """Orders that bring the jobs nearer to their targets with the ranks that are idle."""
+    def _carry_out(self, is_patient: bool) -> list[cmd.Command]:
+        """Orders that bring the jobs nearer to their targets with the ranks that are idle.
+
+        The ranks of an ended or shrunk group are released one by one. If there is not enough
+        for all, a patient coordinator waits until they are all there, so that a job does not
+        start on the first of them; a round puts an end to its patience.
+        """
         orders: list[cmd.Command] = []
         starting: list[JobRecord] = []
         growing: list[JobRecord] = []
@@ -375,33 +356,35 @@ class Coordinator:
                     orders.append(self._order(record, Trigger.ORDERED_PAUSE))
                 elif record.target < held:
                     orders.append(self._order_shrink(record))
-                elif record.target > held:
+                else:
                     growing.append(record)
             elif record.state is JobState.WAITING and record.target:
                 starting.append(record)
+        wanted = sum(r.target - len(r.members) for r in (*starting, *growing))
+        if is_patient and self.ranks.departing and wanted > len(self.ranks.idle):
+            return orders
         starting.sort(key=lambda r: r.submitted_at)
         # Jobs without ranks come first; then the one that misses the largest share.
         growing.sort(key=lambda r: len(r.members) / r.target)
         for record in starting:
-            num = min(record.target, len(self._idle))
+            num = min(record.target, len(self.ranks.idle))
             if num >= record.spec.min_workers:
                 orders.append(self._order_with_joiners(record, Trigger.ORDERED_START, num))
         for record in growing:
-            num = min(record.target - len(record.members), len(self._idle))
+            num = min(record.target - len(record.members), len(self.ranks.idle))
             if num:
                 orders.append(self._order_with_joiners(record, Trigger.ORDERED_REGROUP, num))
         return orders
 
     def _order_shrink(self, record: JobRecord) -> cmd.Command:
-        keep = choose_keepers(record.members, self._hosts, record.target)
-        for rank in set(record.members) - set(keep):
-            self._set_rank(rank, RankState.LEAVING, record.name)
+        keep = choose_keepers(record.members, self.ranks.hosts, record.target)
+        leavers = set(record.members) - set(keep)
+        self.ranks.put(leavers, RankState.LEAVING, record.name)
         return self._order(record, Trigger.ORDERED_REGROUP, keep)
 
     def _order_with_joiners(self, record: JobRecord, trigger: Trigger, num: int) -> cmd.Command:
-        joiners = choose_joiners(self._idle, self._hosts, record.members, num)
-        for rank in joiners:
-            self._set_rank(rank, RankState.JOINING, record.name)
+        joiners = choose_joiners(self.ranks.idle, self.ranks.hosts, record.members, num)
+        self.ranks.put(joiners, RankState.JOINING, record.name)
         return self._order(record, trigger, record.members + joiners)
 
     def _order(
@@ -432,14 +415,14 @@ class Coordinator:
         return []
 
     def _is_over(self) -> bool:
-        usable = len(self.ranks) - len(self._lost)
-        if len(self._idle) < usable:
+        usable = self.ranks.num_usable
+        if not self.ranks.is_at_rest:
             return False
         if self.is_stopping or not usable:
             return True
         # Jobs that need more ranks than are left have to wait for the next start of the run.
         return self.is_closed and not any(
-            self.jobs[name].spec.min_workers <= usable for name in self._live
+            record.spec.min_workers <= usable for record in self._live.values()
         )
 
     # -- helpers -----------------------------------------------------------------------
@@ -469,26 +452,21 @@ class Coordinator:
         return record
 
     def _put(self, record: JobRecord) -> None:
-        """Replace a job's record; keeps `_unsettled` true."""
+        """Replace a job's record; keeps `_live`, `_given` and `_unsettled` true."""
         name = record.spec.name
         self.jobs[name] = record
-        if name in self._live and (
-            record.target != len(record.members) or record.is_cancel_pending
-        ):
-            self._unsettled[name] = None
+        is_given = is_unsettled = False
+        if not record.state.is_final:
+            self._live[name] = record
+            is_given = record.target > 0
+            is_unsettled = record.target != len(record.members) or record.is_cancel_pending
         else:
-            self._unsettled.pop(name, None)
-
-    def _set_rank(self, rank: int, state: RankState, job: str | None) -> None:
-        record = self.ranks[rank]
-        record.is_released = record.is_released and job == record.job
-        record.state, record.job = state, job
-        if state is RankState.LOST:
-            self._lost.add(rank)
-        if state is RankState.IDLE:
-            self._idle.add(rank)
-        else:
-            self._idle.discard(rank)
+            self._live.pop(name, None)
+        for is_in, index in ((is_given, self._given), (is_unsettled, self._unsettled)):
+            if is_in:
+                index[name] = None
+            else:
+                index.pop(name, None)
 
     def _settled(self, record: JobRecord, now: float) -> JobRecord:
         """The record with the present group's rank-seconds booked and no group."""
@@ -496,23 +474,15 @@ class Coordinator:
             record,
             rank_seconds=record.attained_rank_seconds(now),
             held_since=now,
+            changed_at=now,
             members=(),
             forming=(),
         )
 
     def _dissolved(self, record: JobRecord, now: float) -> JobRecord:
         """The record without its group; the members are on their way out."""
-        self._let_go({*record.members, *record.forming})
-        return replace(self._settled(record, now), changed_at=now)
-
-    def _let_go(self, ranks: Iterable[int]) -> None:
-        """These ranks are in no group any more: idle, or so when they report."""
-        for rank in ranks:
-            record = self.ranks[rank]
-            if record.is_released:
-                self._set_rank(rank, RankState.IDLE, None)
-            elif record.state is RankState.BUSY:
-                self._set_rank(rank, RankState.LEAVING, record.job)
+        self.ranks.let_go({*record.members, *record.forming})
+        return self._settled(record, now)
 
     def _dismiss_joiners(self, record: JobRecord) -> list[cmd.Command]:
         """A Dismiss for ranks that wait to join a generation that will not be formed."""
@@ -525,11 +495,10 @@ class Coordinator:
             return []
         return [cmd.Dismiss(record.name, record.generation, waiting)]
 
-    def _end(self, job: str, state: JobState, now: float, reason: str) -> None:
-        del self._live[job]
+    def _end(self, record: JobRecord, state: JobState, now: float, reason: str) -> None:
         self._put(
             replace(
-                self.jobs[job],
+                record,
                 state=state,
                 target=0,
                 finished_at=now,
@@ -537,7 +506,14 @@ class Coordinator:
                 is_cancel_pending=False,
             )
         )
-        self.forecaster.discard(job)
+        self.forecaster.discard(record.name)
+
+    def _wait_again(self, record: JobRecord, state: JobState, now: float) -> None:
+        """A job without its group waits, or ends if that is what was asked for."""
+        if state.is_final or record.is_cancel_pending:
+            self._end(record, JobState.CANCELLED, now, record.reason)
+        else:
+            self._put(replace(record, state=state))
 
     def _survivors(self, record: JobRecord) -> tuple[int, ...]:
         """Ranks that hold the job's state, or that will load it, and have not left."""
@@ -554,13 +530,12 @@ class Coordinator:
             self._settled(record, now),
             members=tuple(r for r in record.members if r != rank),
             forming=tuple(r for r in record.forming if r != rank),
-            changed_at=now,
         )
         survivors = self._survivors(record)
         if survivors and record.state is JobState.REGROUPING and not record.forming:
             # All that were to stay are gone: one that was to leave stays instead.
             record = replace(record, forming=survivors[:1])
-            self._set_rank(survivors[0], RankState.BUSY, record.name)
+            self.ranks.put(survivors[:1], RankState.BUSY, record.name)
         self._put(record)
         if not survivors:
             return self._group_gone(record, now)
@@ -570,9 +545,7 @@ class Coordinator:
         """No rank of the group is left: the job goes on from its checkpoint some time."""
         state = next_state(record.name, record.state, Trigger.LOST_ALL)
         orders = self._dismiss_joiners(record)
-        self._put(replace(self._dissolved(record, now), state=state))
-        if state.is_final or record.is_cancel_pending:
-            self._end(record.name, JobState.CANCELLED, now, record.reason)
+        self._wait_again(self._dissolved(record, now), state, now)
         return orders
 
 

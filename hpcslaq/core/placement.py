@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
 
 
 def choose_keepers(
@@ -30,12 +31,13 @@ def choose_joiners(
     idle: Iterable[int], hosts: Mapping[int, str], members: Sequence[int], num_join: int
 ) -> tuple[int, ...]:
     """`num_join` of the idle ranks: first on hosts where the job is, then on the emptiest."""
-    idle = list(idle)
     at_home = Counter(hosts[rank] for rank in members)
-    free = Counter(hosts[rank] for rank in idle)
+    on_host: dict[str, list[int]] = {}
+    for rank in sorted(idle):
+        on_host.setdefault(hosts[rank], []).append(rank)
 
-    def order(rank: int) -> tuple[int, int, str, int]:
-        host = hosts[rank]
-        return (-at_home[host], -free[host], host, rank)
+    def order(host: str) -> tuple[int, int, str]:
+        return (-at_home[host], -len(on_host[host]), host)
 
-    return tuple(sorted(sorted(idle, key=order)[:num_join]))
+    in_order = chain.from_iterable(on_host[host] for host in sorted(on_host, key=order))
+    return tuple(sorted(islice(in_order, num_join)))

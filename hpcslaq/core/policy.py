@@ -95,19 +95,27 @@ class Policy(Protocol):
 def check_allocation(allocation: Allocation, view: ClusterView) -> None:
     """Raise PolicyError, naming the bound, where a proposal breaks one."""
     specs = {record.spec.name: record.spec for record in view.jobs}
-    total = 0
     for job, count in allocation.items():
-        spec = specs.get(job)
-        if spec is None:
-            raise PolicyError(f"{job}: given {count} workers, but it is not a live job")
-        if not isinstance(count, Integral):
-            raise PolicyError(f"{job}: given {count}, which is not a whole number of workers")
-        if count < 0:
-            raise PolicyError(f"{job}: given {count} < 0 workers")
-        if 0 < count < spec.min_workers:
-            raise PolicyError(f"{job}: given {count} < min_workers = {spec.min_workers}")
-        if count > spec.worker_limit:
-            raise PolicyError(f"{job}: given {count} > its limit of {spec.worker_limit} workers")
-        total += count
-    if total > view.num_ranks:
-        raise PolicyError(f"{total} workers given, but there are {view.num_ranks}")
+        check_share(job, count, specs.get(job))
+    check_total(allocation, view.num_ranks)
+
+
+def check_share(job: str, count: int, spec: JobSpec | None) -> None:
+    """Raise PolicyError where one job's share breaks a bound; `spec` is None if it is not live."""
+    if spec is None:
+        raise PolicyError(f"{job}: given {count} workers, but it is not a live job")
+    if not isinstance(count, Integral):
+        raise PolicyError(f"{job}: given {count}, which is not a whole number of workers")
+    if count < 0:
+        raise PolicyError(f"{job}: given {count} < 0 workers")
+    if 0 < count < spec.min_workers:
+        raise PolicyError(f"{job}: given {count} < min_workers = {spec.min_workers}")
+    if count > spec.worker_limit:
+        raise PolicyError(f"{job}: given {count} > its limit of {spec.worker_limit} workers")
+
+
+def check_total(allocation: Allocation, num_ranks: int) -> None:
+    """Raise PolicyError where more workers are given than there are."""
+    total = sum(allocation.values())
+    if total > num_ranks:
+        raise PolicyError(f"{total} workers given, but there are {num_ranks}")

@@ -70,12 +70,29 @@ def test_ranks_given_back_join_another_job_only_when_they_are_idle() -> None:
     assert world.give(a=1, b=3)[:-1] == [cmd.Regroup("a", 3, (1,), (), (2, 3))]
     assert world.form("a") == []
     assert world.job("b").state is JobState.RUNNING
-    assert world.release(3) == [cmd.Regroup("b", 4, (4, 3), (3,), ())]
+    assert world.idle() == set()
+    assert world.release(3) == []  # the other one will be there in a moment
+    assert world.release(2) == [cmd.Regroup("b", 4, (4, 2, 3), (2, 3), ())]
+    world.form("b")
+    assert world.job("b").members == (4, 2, 3)
+    assert world.job("b").regroups == 1
+
+
+def test_a_round_puts_an_end_to_waiting_for_ranks_that_do_not_report() -> None:
+    world = running(4, a=3, b=1)
+    world.give(a=1, b=3)
+    world.form("a")
+    assert world.release(3) == []
+    assert orders_for("b", world.give(a=1, b=3)) == [cmd.Regroup("b", 4, (4, 3), (3,), ())]
     assert world.release(2) == []  # one order at a time
     assert world.form("b") == [cmd.Regroup("b", 5, (4, 3, 2), (2,), ())]
-    world.form("b")
-    assert world.job("b").members == (4, 3, 2)
-    assert world.job("b").regroups == 2
+
+
+def test_a_job_whose_ranks_are_all_there_does_not_wait_for_others_on_their_way() -> None:
+    world = running(4, a=2, b=1)
+    world.finish("a")
+    world.policy.targets = {"b": 1, "c": 1}
+    assert world.submit("c") == [cmd.Start("c", 3, (4,))]
 
 
 def test_the_leader_stays_when_a_job_shrinks_and_grows() -> None:
@@ -115,8 +132,7 @@ def test_waiting_jobs_start_in_the_order_of_their_arrival() -> None:
     world.give(b=2)
     world.give(a=2, b=2)
     world.pause("c")
-    assert world.release(1) == [cmd.Start("a", 2, (1,))]
-    assert world.release(2) == [cmd.Start("b", 3, (2,))]
+    assert world.release() == [cmd.Start("a", 2, (1, 2)), cmd.Start("b", 3, (3, 4))]
 
 
 def test_the_job_that_misses_the_largest_share_grows_first() -> None:
@@ -179,9 +195,9 @@ def test_a_release_may_overtake_the_report_of_the_jobs_end() -> None:
     assert world.release(2, 3) == []  # the leader's JobFinished is still on its way
     assert world.job("a").state is JobState.RUNNING
     assert world.idle() == set()
-    assert world.deliver(1) == [cmd.Regroup("b", 3, (4, 2, 3), (2, 3), ())]
-    assert world.release() == []
-    assert world.idle() == {1}
+    assert world.deliver(1) == []
+    assert world.idle() == {2, 3}
+    assert world.release(1) == [cmd.Regroup("b", 3, (4, 1, 2, 3), (1, 2, 3), ())]
 
 
 def test_a_release_may_overtake_the_report_of_the_regroup() -> None:
@@ -202,7 +218,7 @@ def test_a_release_may_overtake_even_the_report_of_the_start() -> None:
     world.release()
     world.boundary("a")
     world.end("a")
-    world.release(2)
+    world.release(2, 3)
     assert world.idle() == {3, 4}
     world.release(1)
     assert world.idle() == {1, 2, 3, 4}
@@ -561,7 +577,7 @@ def test_joiners_without_a_member_to_hand_the_state_on_are_dismissed() -> None:
     world.give(a=3)
     assert world.kill(1) == [cmd.Dismiss("a", 2, (2, 3))]
     assert world.job("a").state is JobState.WAITING
-    assert world.release(2, 3) == [cmd.Start("a", 3, (2,))]
+    assert world.release(2, 3) == [cmd.Start("a", 3, (2, 3))]
 
 
 def test_a_group_formed_with_a_rank_that_was_lost_meanwhile_counts_without_it() -> None:
@@ -735,7 +751,7 @@ def test_a_dissolved_group_frees_its_members_before_its_leader_has_finished() ->
     world.finish("a")
     assert world.job("a").state is JobState.FINISHING
     assert world.job("a").members == (1,)
-    world.release(2)
+    world.release(2, 3)
     assert world.job("b").state is JobState.STARTING
     world.release()
     assert world.job("a").state is JobState.DONE

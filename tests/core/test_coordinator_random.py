@@ -72,6 +72,7 @@ class RandomStory:
             (2, [*self.world.coordinator._live], self.reweight),
             (3, [ev.RoundElapsed()] * bool(self.world.wake_at), self.world.tell),
             (2, sorted(set(self.world.inbox) - self.world.lost), self.world.kill),
+            (2, self.world.regroupable(), self.world.die_at_boundary),
             (0.3, [ev.StopRequested("as you like")], self.world.tell),
             (0.3, ["again"], self.restart),
         ]

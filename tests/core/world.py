@@ -67,6 +67,7 @@ def spec_of(name: str = "a", **fields: object) -> JobSpec:
 def snapshot(coordinator: Coordinator) -> dict[str, object]:
     """A deep copy of all that the coordinator remembers."""
     parts = {k: v for k, v in vars(coordinator).items() if k not in ("policy", "_appliers")}
+    parts |= vars(coordinator.ranks)
     return copy.deepcopy({k: v for k, v in parts.items() if k != "forecaster"})
 
 
@@ -239,6 +240,20 @@ class World:
         if self.coordinator.is_shut_down:
             return []
         return self.tell(ev.RankLost(rank))
+
+    def die_at_boundary(self, job: str) -> list[cmd.Command]:
+        """The leavers have left, but the leader dies before the next group is formed."""
+        order, group = self._formable(job), self.groups[job]
+        for rank in order.leavers:
+            if rank in group.members:
+                group.members.remove(rank)
+                self._release(rank, job, group.generation)
+        return self.kill(order.members[0])
+
+    def regroupable(self) -> list[str]:
+        """Jobs that can change their group now and whose coming leader is in it."""
+        jobs = [job for job in sorted(self.groups) if self._formable(job)]
+        return [j for j in jobs if self.orders[j].members[0] in self.groups[j].members]
 
     def restart(self, hosts: Mapping[int, str]) -> list[cmd.Command]:
         """The run starts (again) on these ranks; what was under way is gone."""
@@ -426,10 +441,11 @@ class World:
 
 def check_invariants(c: Coordinator) -> None:
     """Everything that must hold of the coordinator between two events."""
-    assert c._idle == {r for r, rank in c.ranks.items() if rank.state is RankState.IDLE}
-    assert c._lost == {r for r, rank in c.ranks.items() if rank.state is RankState.LOST}
+    assert c.ranks.idle == {r for r, rank in c.ranks.items() if rank.state is RankState.IDLE}
+    assert c.ranks.lost == {r for r, rank in c.ranks.items() if rank.state is RankState.LOST}
     live = [record for record in c.jobs.values() if not record.state.is_final]
-    assert list(c._live) == [record.name for record in live]
+    assert list(c._live.values()) == live
+    assert set(c._given) == {record.name for record in live if record.target > 0}
     unsettled = {r.name for r in live if r.target != len(r.members) or r.is_cancel_pending}
     assert set(c._unsettled) == unsettled
     owner: dict[int, str] = {}
@@ -438,6 +454,8 @@ def check_invariants(c: Coordinator) -> None:
         for rank in {*record.members, *record.forming}:
             assert rank not in owner, f"rank {rank} is in {owner[rank]} and in {record.name}"
             owner[rank] = record.name
+    on_their_way = {r for r, rank in c.ranks.items() if rank.job is not None and r not in owner}
+    assert c.ranks.departing == on_their_way
     for number, rank in c.ranks.items():
         assert not rank.is_released or number in owner
         if rank.state in (RankState.IDLE, RankState.LOST):
@@ -447,7 +465,7 @@ def check_invariants(c: Coordinator) -> None:
             assert owner.get(number, rank.job) == rank.job
             if rank.state is RankState.BUSY:
                 assert owner.get(number) == rank.job, f"rank {number} trains for nobody"
-    usable = len(c.ranks) - len(c._lost)
+    usable = c.ranks.num_usable
     assert sum(len(record.members) for record in live) <= usable
     assert sum(record.target for record in live) <= usable
     assert all(record.generation <= c._last_generation for record in live)
