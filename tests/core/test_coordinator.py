@@ -218,7 +218,7 @@ def test_a_release_may_overtake_even_the_report_of_the_start() -> None:
     world.release()
     world.boundary("a")
     world.end("a")
-    world.release(2, 3)
+    world.release(2)
     assert world.idle() == {3, 4}
     world.release(1)
     assert world.idle() == {1, 2, 3, 4}
