@@ -11,6 +11,9 @@ At most one order per job is under way. A shrinking job keeps its leader; ranks 
 gives back become idle when they report, and only then are promised to another job, so
 no job ever waits for another job's boundary.
 
+When a rank is lost, its group goes on without it, and the order under way for its job is
+given again to those that are left.
+
 No clock, no files, no MPI: the drivers are `hpcslaq.mpi` and `hpcslaq.sim`.
 """
 

@@ -53,6 +53,8 @@ class RunningJob:
     #: Iterations in reports, and in the newest checkpoint.
     reported: int = 0
     stored: int = 0
+    #: When the next iteration to be reported is complete; spares most looks at jobs.
+    due_at: float = 0.0
     #: Finished stretches (since, first, last, step_s) for the exact times of all iterations.
     history: list[tuple[float, int, int, float]] = field(default_factory=list)
 
@@ -129,7 +131,8 @@ class Cluster:
 
     def report_progress(self) -> None:
         """Report the iterations that all jobs have completed by now."""
-        for run in tuple(self._training.values()):
+        now = self._engine.now
+        for run in [run for run in self._training.values() if run.due_at <= now]:
             self._report(run)
 
     def lose(self, rank: int) -> None:
@@ -206,6 +209,7 @@ class Cluster:
         run.since = self._engine.now + after
         run.step_s = run.truth.step_time.seconds(len(run.members))
         self._training[run.truth.name] = run
+        self._note_due(run)
         self._engine.plan(
             run.time_of(run.truth.num_iterations), partial(self._finish, run, run.stretch)
         )
@@ -278,6 +282,7 @@ class Cluster:
         if done > run.reported and run.is_training:
             truth, first = run.truth, run.reported
             run.reported = done
+            self._note_due(run)
             self._tell(
                 ev.ProgressReported(
                     truth.name,
@@ -289,6 +294,10 @@ class Cluster:
                     num_workers=len(run.members),
                 )
             )
+
+    def _note_due(self, run: RunningJob) -> None:
+        following = min(run.reported + 1, run.truth.num_iterations)
+        run.due_at = run.time_of(following) - _ROUNDING * run.step_s
 
     def _later(self, delay: float, action: Callable[[], None]) -> None:
         self._engine.plan(self._engine.now + delay, action)

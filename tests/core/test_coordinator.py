@@ -613,6 +613,16 @@ def test_a_group_whose_ranks_have_all_left_without_a_report_waits_again() -> Non
     assert world.idle() == {2, 3}
 
 
+def test_when_only_leavers_outlive_the_boundary_the_job_starts_anew() -> None:
+    world = running(3, a=3)
+    world.give(a=1)
+    world.release()
+    # They have left, but the coordinator cannot know: it asks one of them to stay.
+    assert world.die_at_boundary("a") == [cmd.Regroup("a", 2, (2,), (), (3,))]
+    assert world.release(2) == []
+    assert world.release(3) == [cmd.Start("a", 3, (2,))]
+
+
 def test_a_run_whose_ranks_are_all_lost_ends_with_code_75() -> None:
     world = running(2, a=2)
     world.kill(1)
