@@ -1,6 +1,6 @@
 """What a person sees while a run is prepared and while it is on.
 
-In a terminal a table that is redrawn at most twice a second; elsewhere a plain line every
+In a terminal a table that is redrawn once a second; elsewhere a plain line every
 ten seconds. Both go to standard error and read the journal only.
 """
 
@@ -35,7 +35,7 @@ from hpcslaq.report.text import number, seconds
 _log = logging.getLogger(__name__)
 
 #: Shortest time between two drawings, and between two lines where there is no terminal, s.
-_REDRAW_S = 0.5
+_REDRAW_S = 1.0
 _LINE_S = 10.0
 #: Lines of the terminal that are left to other things than rows of jobs.
 _MARGIN = 6

@@ -47,11 +47,11 @@ class _Terminal(Console):
 def terminal(*, is_error: bool = False) -> Console:
     """Where text for people goes: standard output or standard error, as they are now.
 
-    Without a terminal a table is as wide as it needs (up to 200 columns), never cut at 80.
+    Without a terminal nothing is wrapped or cut: what reads it may look for whole lines.
     """
     console = _Terminal(stderr=is_error, highlight=False)
     if not console.is_terminal:
-        console.width = 200
+        console.width = 10_000
     return console
 
 

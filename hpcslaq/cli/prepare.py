@@ -83,18 +83,16 @@ def make_plan(path: Path, job_file: JobFile, data_paths: Mapping[str, str]) -> R
     )
 
 
-def prepare_run(
-    path: Path, out: Path, *, policy: str | None = None, progress: Progress
-) -> RunDirectory:
-    """A run directory with its plan; that of an earlier, unfinished attempt is taken up again.
+def prepare_run(path: Path, job_file: JobFile, out: Path, progress: Progress) -> RunDirectory:
+    """A run directory with its plan; that of an earlier attempt at the same is taken up again.
 
-    Raises JobFileError, DataError, NotFoundError, LaunchError; nothing is left behind then.
+    `path` : where `job_file` (of `read_checked`) is, for messages. Raises JobFileError, DataError,
+    NotFoundError, LaunchError; nothing is left behind then.
     """
-    job_file = read_checked(path, policy)
     plan = make_plan(path, job_file, prepare_data(path, job_file, progress))
     if RunDirectory.is_run(out):
         run = RunDirectory.open_existing(out)
-        if replace(RunPlan.read(run), job_file=plan.job_file) != plan:
+        if _as_read(RunPlan.read(run), plan.job_file) != _as_read(plan, plan.job_file):
             raise JobFileError(
                 str(path),
                 "job",
@@ -108,6 +106,21 @@ def prepare_run(
         shutil.rmtree(run.path)
         raise
     return run
+
+
+def _as_read(plan: RunPlan, job_file: str) -> RunPlan:
+    """The plan as it comes back from its file, where an option has no value None and no tuple."""
+    jobs = tuple(replace(job, options=_plain(job.options)) for job in plan.jobs)
+    options = _plain(plan.policy_options)
+    return replace(plan, jobs=jobs, policy_options=options, job_file=job_file)
+
+
+def _plain(options: Mapping[str, object]) -> dict[str, object]:
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in options.items()
+        if value is not None
+    }
 
 
 def _source(path: Path, key: str, given: Mapping[str, object]) -> DataSource:

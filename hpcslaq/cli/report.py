@@ -32,6 +32,8 @@ STATE_STYLES = {
     "regrouping": "cyan",
     "pausing": "cyan",
 }
+#: Columns that a narrow terminal does without, in this order.
+_SPARE = ("lost", "queued", "model", "rank-s", "held-out", "regroups")
 
 
 @click.command("report")
@@ -60,7 +62,7 @@ def show(report: dict[str, Any]) -> None:
     for label, value in facts(report):
         console.print(escape(f"  {label}: {value}"))
     console.print()
-    console.print(rich_table(job_table(report)))
+    console.print(rich_table(job_table(report).fitted(console.width, _SPARE)))
     console.print()
     console.print(rich_table(rank_time_table(report)))
     for name, reason in problems(report):

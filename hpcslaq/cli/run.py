@@ -17,7 +17,7 @@ import click
 
 from hpcslaq.cli.live import Display, preparing
 from hpcslaq.cli.output import emit_json, json_option, reports_errors
-from hpcslaq.cli.prepare import prepare_run
+from hpcslaq.cli.prepare import prepare_run, read_checked
 from hpcslaq.cli.report import show
 from hpcslaq.core.coordinator import EXIT_STOPPED_EARLY
 from hpcslaq.errors import LaunchError
@@ -64,9 +64,10 @@ def command(
         return _run_as_rank(job_file, policy, out, ranks)
     mpi = find_mpi(family)
     cores = len(os.sched_getaffinity(0))
+    checked = read_checked(job_file, policy)
     with preparing(quiet or as_json) as progress:
-        run = prepare_run(job_file, out or _new_name(job_file), policy=policy, progress=progress)
-    num_ranks = ranks or cores + 1
+        run = prepare_run(job_file, checked, out or _new_name(job_file), progress)
+    num_ranks = ranks or checked.run.ranks or cores + 1
     line = mpi_command(mpi, num_ranks, ["-m", "hpcslaq.mpi", str(run.path)])
     env = mpi_environment(mpi, os.environ, num_ranks, cores)
     code = _start(line, env, run, is_quiet=quiet or as_json)
@@ -106,7 +107,8 @@ def _run_as_rank(job_file: Path, policy: str | None, out: Path | None, ranks: in
 
     def prepare() -> Path:
         where = out or _new_name(job_file)
-        run = prepare_run(job_file, where, policy=policy, progress=lambda what, share: None)
+        checked = read_checked(job_file, policy)
+        run = prepare_run(job_file, checked, where, lambda what, share: None)
         prepared.append(run)
         return run.path
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,28 @@ class TextTable:
     columns: tuple[str, ...]
     is_number: tuple[bool, ...]
     rows: tuple[tuple[str, ...], ...]
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Characters that each column needs."""
+        return tuple(
+            max(len(name), *(len(row[place]) for row in self.rows), 0)
+            for place, name in enumerate(self.columns)
+        )
+
+    def fitted(self, width: int, spare: Sequence[str], gap: int = 2) -> TextTable:
+        """The table without as many of its `spare` columns (first the first) as make it fit."""
+        table = self
+        for name in spare:
+            if sum(table.widths) + gap * (len(table.columns) - 1) <= width:
+                break
+            kept = [place for place, column in enumerate(table.columns) if column != name]
+            table = TextTable(
+                tuple(table.columns[place] for place in kept),
+                tuple(table.is_number[place] for place in kept),
+                tuple(tuple(row[place] for place in kept) for row in table.rows),
+            )
+        return table
 
 
 def headline(report: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.report.build import build_report
 from hpcslaq.report.text import (
+    TextTable,
     facts,
     headline,
     job_table,
@@ -94,3 +95,12 @@ def test_numbers_for_people_have_three_digits() -> None:
         "1h2m",
     ]
     assert percent(0.12345, 1) == "12.3 %"
+
+
+def test_a_narrow_table_does_without_its_spare_columns_in_their_order() -> None:
+    table = TextTable(("a", "bb", "ccc"), (False, True, False), (("1234", "1", "1"),))
+    assert table.widths == (4, 2, 3)
+    spare = ("bb", "ccc")
+    assert table.fitted(13, spare) == table
+    assert table.fitted(12, spare) == TextTable(("a", "ccc"), (False, False), (("1234", "1"),))
+    assert table.fitted(1, spare) == TextTable(("a",), (False,), (("1234",),))

@@ -1,0 +1,56 @@
+"""`hpcslaq models`: complete, also for a user's own model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from click.testing import Result
+
+from hpcslaq.train.catalogue import MODELS, load_model_class
+
+Invoke = Callable[..., Result]
+
+OWN = '''
+from hpcslaq.train import Model, Option
+
+class Own(Model):
+    """A model of [my] own."""
+    options = {"depth": Option(int, 3, "how deep", at_least=1, at_most=9)}
+    def initial_state(self, data, rng): return {}
+    def statistics(self, state, chunk, draw): return {}
+    def update(self, state, totals, context): return None
+    def predict(self, state, X): return X
+    def evaluate(self, state, batch): return {}
+'''
+
+
+def test_all_models_are_listed_with_all_their_options(invoke: Invoke) -> None:
+    models = json.loads(invoke("models", "--json").stdout)
+    assert [model["name"] for model in models] == list(MODELS)
+    for model in models:
+        known = load_model_class(model["name"]).options
+        assert [option["name"] for option in model["options"]] == list(known)
+        assert model["doc"] and model["convergence"]
+        assert all(option["doc"] and option["valid"] for option in model["options"])
+
+
+def test_one_model_is_one_value(invoke: Invoke) -> None:
+    model = json.loads(invoke("models", "logistic", "--json").stdout)
+    l2 = next(option for option in model["options"] if option["name"] == "l2")
+    assert (l2["type"], l2["valid"], l2["default"]) == ("float", "float >= 0", 0.0)
+
+
+def test_a_users_model_is_shown_by_its_file(invoke: Invoke, tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    text = invoke("models", f"{path}:Own").stdout
+    assert "A model of [my] own." in text
+    assert "depth   int >= 1 and <= 9  3        how deep" in text
+
+
+def test_an_unknown_model_lists_the_known_ones(invoke: Invoke) -> None:
+    result = invoke("models", "nothing")
+    assert result.exit_code == 3
+    assert "logistic" in result.stderr

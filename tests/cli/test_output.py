@@ -1,0 +1,77 @@
+"""Exit codes, and exactly one JSON value whatever happens."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from hpcslaq.cli.main import COMMANDS, cli
+from hpcslaq.cli.output import emit_json, json_option, reports_errors
+from hpcslaq.errors import DataError, HpcslaqError, LaunchError, NotFoundError
+
+
+def failing(error: BaseException) -> click.Command:
+    @click.command()
+    @json_option
+    @reports_errors
+    def command(as_json: bool) -> None:
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (HpcslaqError("a"), 1),
+        (DataError("a"), 2),
+        (NotFoundError("a"), 3),
+        (LaunchError("a"), 4),
+        (OSError(28, "No space left on device"), 1),
+    ],
+)
+def test_an_error_is_one_line_or_one_value_with_its_exit_code(error: Exception, code: int) -> None:
+    text = CliRunner().invoke(failing(error), [])
+    assert (text.exit_code, text.stdout) == (code, "")
+    assert text.stderr == f"error: {error}\n"
+    value = CliRunner().invoke(failing(error), ["--json"])
+    assert value.exit_code == code
+    assert json.loads(value.stdout)["error"] == {
+        "kind": type(error).__name__,
+        "message": str(error),
+        "exit_code": code,
+    }
+
+
+def test_a_fault_of_ours_shows_its_traceback_and_still_one_value() -> None:
+    result = CliRunner().invoke(failing(ZeroDivisionError("oops")), ["--json"])
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["error"]["kind"] == "InternalError"
+    assert "Traceback" in result.stderr and "oops" in result.stderr
+    plain = CliRunner().invoke(failing(ZeroDivisionError("oops")), [])
+    assert isinstance(plain.exception, ZeroDivisionError)
+
+
+def test_the_return_value_is_the_exit_code() -> None:
+    @click.command()
+    @reports_errors
+    def command() -> int:
+        return 75
+
+    assert CliRunner().invoke(command, []).exit_code == 75
+
+
+def test_numbers_that_json_lacks_become_null(capsys: pytest.CaptureFixture[str]) -> None:
+    emit_json({"a": math.nan, "b": [1.0, math.inf], "c": (2,), 3: True})
+    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [1.0, None], "c": [2], "3": True}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_and_json(name: str) -> None:
+    result = CliRunner().invoke(cli, [name, "--help"])
+    assert result.exit_code == 0
+    assert "--json" in result.stdout
