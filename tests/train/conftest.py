@@ -136,6 +136,7 @@ def train(
             leave = {Flag.LEAVE: 1.0} if following and member == 0 else {}  # noqa: B023
             while not reports or not reports[-1].is_final:
                 reports.append(trainer.step(leave))
+                assert not reports[-1].is_diverged
                 leave = {}
             return trainer.state, reports
 
