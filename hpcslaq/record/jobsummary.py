@@ -209,6 +209,13 @@ class JobSummary:
         self.checkpoint_bytes = event.num_bytes
         self.checkpoint_at = now
 
+    def _dissolved(self, now: float, event: ev.GroupDissolved) -> None:
+        self.move(Trigger.DISSOLVED, now)
+        leader = self.members[:1]
+        self.close_group(now)
+        self.members, self._members_since = leader, now
+        self.promised = set()
+
     def _paused(self, now: float, event: ev.JobPaused) -> None:
         self.move(Trigger.PAUSED, now)
         self.close_group(now)
@@ -302,6 +309,7 @@ def finite(value: float | None) -> float | None:
 _HANDLERS: dict[type, Callable[[JobSummary, float, Any], None]] = {
     ev.ProgressReported: JobSummary._progress,
     ev.CheckpointWritten: JobSummary._checkpoint,
+    ev.GroupDissolved: JobSummary._dissolved,
     ev.JobPaused: JobSummary._paused,
     ev.JobFinished: JobSummary._finished,
     ev.JobStopped: JobSummary._stopped,

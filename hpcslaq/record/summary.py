@@ -289,6 +289,7 @@ _HANDLERS: dict[type, Callable[[RunSummary, float, Any], bool]] = {
     ev.JobCancelled: RunSummary._cancelled,
     ev.WeightChanged: RunSummary._weight_changed,
     ev.GroupFormed: RunSummary._formed,
+    ev.GroupDissolved: RunSummary._job_event,
     ev.ProgressReported: RunSummary._job_event,
     ev.CheckpointWritten: RunSummary._job_event,
     ev.JobPaused: RunSummary._job_event,

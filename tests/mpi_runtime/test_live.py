@@ -17,14 +17,18 @@ import pytest
 
 from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
+from hpcslaq.core.coordinator import Coordinator
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.data.cache import prepare
 from hpcslaq.data.source import DataSource
 from hpcslaq.models import load_model
 from hpcslaq.mpi.launch import Mpi, mpi_command, mpi_environment
+from hpcslaq.policies.registry import make_policy
+from hpcslaq.record.codec import Kind
 from hpcslaq.record.journal import read_journal
 from hpcslaq.record.plan import RunPlan
 from hpcslaq.record.rundir import RunDirectory
+from hpcslaq.record.summary import RunSummary
 
 pytestmark = pytest.mark.launch
 
@@ -121,6 +125,23 @@ def test_results_are_the_same_bits_on_any_allocation(mpi, live):
         assert other.digests() == reference.digests()
         regroups.add(len(other.items(cmd.Regroup)))
     assert max(regroups) > 0
+
+
+def test_the_summary_and_a_replay_tell_the_same_story(any_mpi, live):
+    done = live(any_mpi, 4, MIX)
+    assert done.code == 0, done.output
+    coordinator, summary = Coordinator(make_policy("fair"), 0.2), RunSummary("fair")
+    last = 0.0
+    for entry in read_journal(done.run.journal):
+        last = entry.now
+        summary.fold(entry.kind, entry.now, entry.item)
+        if entry.kind is Kind.EVENT:
+            coordinator.handle(entry.item, entry.now)
+    for name, record in coordinator.jobs.items():
+        told = summary.jobs[name]
+        assert (told.state, told.regroups) == (record.state, record.regroups)
+        assert told.iterations == record.iterations
+        assert told.rank_seconds(last) == pytest.approx(record.attained_rank_seconds(last))
 
 
 def test_a_model_is_loaded_without_mpi_and_predicts(any_mpi, live, data_path):

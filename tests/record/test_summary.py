@@ -82,6 +82,17 @@ def test_a_job_from_submission_to_its_end() -> None:
     assert row["series"] == []
 
 
+def test_a_dissolved_group_holds_only_its_leader_until_the_job_is_done() -> None:
+    run = Story()
+    run(0.0, ev.JobSubmitted(spec("a")))
+    run.start(0.5, "a", 1, 2)
+    run(3.0, ev.GroupDissolved("a", 1))
+    assert run.state("a") is JobState.FINISHING
+    run(5.0, finish("a"))
+    assert run.state("a") is JobState.DONE
+    assert run.summary.jobs["a"].rank_seconds(9.0) == pytest.approx(2 * 2.0 + 2.0)
+
+
 def test_the_run_adds_up_its_time_and_its_jobs() -> None:
     run = Story()
     run(1.0, ev.JobSubmitted(spec("a")))
