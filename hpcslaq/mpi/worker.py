@@ -311,7 +311,7 @@ class Worker:
         while True:
             flags: dict[Flag, float] = {}
             if leader is not None:
-                leave, stop = leader.poll()
+                leave, stop = leader.poll(trainer.is_before_boundary)
                 flags = {Flag.LEAVE: float(leave), Flag.STOP: float(stop)}
             report = trainer.step(flags)
             if report.is_diverged:

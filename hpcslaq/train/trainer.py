@@ -170,6 +170,11 @@ class Trainer:
         self._chunks: dict[int, Chunk] = {}
         self.regroup(reducer, member=member, chunks=chunks)
 
+    @property
+    def is_before_boundary(self) -> bool:
+        """Whether the next pass is the last of its epoch: after it the group may change."""
+        return self.state.step == self._steps_per_epoch - 1
+
     def regroup(
         self, reducer: Reducer, *, member: int, chunks: Iterable[int] | None = None
     ) -> None:
