@@ -267,7 +267,7 @@ class Track:
         return np.asarray(((total + typical) / (weight + 1.0) + 0.01) ** -_SHARPNESS)
 
     def _widths(self, drops: Floats) -> Floats:
-        return self._stretch * self._typical * (np.abs(drops) + self.noise)
+        return np.asarray(self._stretch * self._typical * (np.abs(drops) + self.noise))
 
 
 def _speaks(count: int) -> bool:
