@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcslaq.core.policy import ClusterView
 from hpcslaq.policies.demand import Demand
 from hpcslaq.predict.outlook import Outlook
 from hpcslaq.predict.steptime import useful_counts
@@ -42,9 +41,34 @@ def candidate_counts(demand: Demand, outlook: Outlook, floor: Counts) -> Counts:
     return counts
 
 
-def useful_limit(counts: Counts, seconds: Floats) -> Counts:
-    """The number of workers with the fastest step, (n,): more would only slow the job down."""
-    return np.asarray(counts[np.arange(len(counts)), seconds.argmin(axis=1)])
+def spread_rest(
+    options: Counts, seconds: Floats, counts: Counts, weight: Floats, budget: int
+) -> Counts:
+    """Counts (n,) raised to faster options, evenly by weight, until none fits any more.
+
+    options, seconds : (n, p); counts, weight : (n,). Only a number of workers at which a step
+    takes less time is worth anything.
+    """
+    counts = counts.copy()
+    rows = np.arange(len(counts))
+    now = np.where(options == counts[:, None], seconds, np.inf).min(axis=1)
+    left = budget - int(counts.sum())
+    huge = np.iinfo(np.int64).max
+    while left > 0:
+        is_faster = (seconds < now[:, None] * (1.0 - 1e-9)) & (options > counts[:, None])
+        is_faster &= options - counts[:, None] <= left
+        following = np.where(is_faster, options, huge)
+        column = following.argmin(axis=1)
+        target = following[rows, column]
+        able = np.flatnonzero(target < huge)
+        if len(able) == 0:
+            break
+        able = able[np.lexsort((able, target[able] / weight[able]))]
+        spent = np.cumsum(target[able] - counts[able])
+        chosen = able[: max(1, int((spent <= left).sum()))]
+        left -= int((target[chosen] - counts[chosen]).sum())
+        counts[chosen], now[chosen] = target[chosen], seconds[chosen, column[chosen]]
+    return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,29 +77,19 @@ class Remaining:
 
     #: Iterations to the last epoch or to the target loss, whichever is sooner; inf if unknown.
     iterations: Floats
-    #: Instants by which the user wants the job to end; inf for none.
-    deadline_at: Floats
 
     @classmethod
-    def of(cls, view: ClusterView, demand: Demand, outlook: Outlook) -> Remaining:
-        """Read it off the view's records and the predictions."""
-        by_name = {job.spec.name: job for job in view.jobs}
-        jobs = [by_name[name] for name in demand.names]
-        left = np.array([max(job.spec.max_epochs - job.epochs, 0) for job in jobs], np.float64)
-        epochs = np.array([job.epochs for job in jobs], dtype=np.float64)
-        per_epoch = np.where(
-            epochs > 0, np.maximum(outlook.iterations, 1.0) / np.maximum(epochs, 1.0), np.inf
-        )
-        iterations = np.where(left > 0, np.maximum(left, 1.0) * per_epoch, 1.0)
-        target = np.array(
-            [np.nan if job.spec.target_loss is None else job.spec.target_loss for job in jobs]
-        )
+    def of(cls, demand: Demand, outlook: Outlook) -> Remaining:
+        """Read it off the records and the predictions."""
+        specs = [job.spec for job in demand.jobs]
+        epochs = np.array([job.epochs for job in demand.jobs], dtype=np.float64)
+        left = np.maximum(np.array([spec.max_epochs for spec in specs]) - epochs, 1.0)
+        per_epoch = np.maximum(outlook.iterations, 1.0) / np.maximum(epochs, 1.0)
+        iterations = np.where(epochs > 0, left * per_epoch, np.inf)
+        # None becomes NaN.
+        target = np.array([spec.target_loss for spec in specs], dtype=np.float64)
         aims = np.flatnonzero(np.isfinite(target) & outlook.is_known)
         if len(aims):
             until = outlook.iterations_until(aims, outlook.last_loss[aims] - target[aims])
             iterations[aims] = np.minimum(iterations[aims], np.maximum(until, 1.0))
-        deadline_at = [
-            np.inf if job.spec.deadline_s is None else job.submitted_at + job.spec.deadline_s
-            for job in jobs
-        ]
-        return cls(iterations, np.array(deadline_at, dtype=np.float64))
+        return cls(iterations)

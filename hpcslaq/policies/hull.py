@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-_HALVINGS = 60
+_HALVINGS = 90
 _PASSES = 64
 
 
@@ -35,23 +35,24 @@ def share_by_price(counts: Counts, gains: Floats, budget: int) -> tuple[Counts, 
     free = _best_at(extra, gain, 0.0)
     if _spent(extra, free) <= left:
         return free, 0.0
-    steepest = np.where(extra > 0, gain / np.maximum(extra, 1.0), 0.0).max()
-    low, high = 0.0, float(steepest)
-    open_jobs, at_low, at_high = np.arange(num_jobs), free, choice
-    fixed = 0.0
+    low, high = 0.0, float((gain / np.maximum(extra, 1.0)).max())
+    at_low, at_high = free, choice
+    #: Jobs whose choice still depends on the price, with their rows; `fixed` is what the rest take.
+    some, some_extra, some_gain, fixed = np.arange(num_jobs), extra, gain, 0.0
     for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        if not low < middle < high or len(open_jobs) == 0:
+        # Gains span many orders of magnitude, so halve the logarithm while low is above 0.
+        middle = (low * high) ** 0.5 if low > 0.0 else high / 16.0
+        if not low < middle < high or len(some) == 0:
             break
-        tried = _best_at(extra[open_jobs], gain[open_jobs], middle)
-        spent = fixed + _spent(extra[open_jobs], tried)
-        if spent <= left:
-            high, at_high[open_jobs] = middle, tried
+        tried = _best_at(some_extra, some_gain, middle)
+        if fixed + _spent(some_extra, tried) <= left:
+            high, at_high[some] = middle, tried
         else:
-            low, at_low[open_jobs] = middle, tried
-        is_settled = at_low[open_jobs] == at_high[open_jobs]
-        fixed += _spent(extra[open_jobs[is_settled]], at_high[open_jobs[is_settled]])
-        open_jobs = open_jobs[~is_settled]
+            low, at_low[some] = middle, tried
+        is_open = at_low[some] != at_high[some]
+        if 2 * int(is_open.sum()) < len(some):
+            fixed += _spent(some_extra[~is_open], at_high[some[~is_open]])
+            some, some_extra, some_gain = some[is_open], some_extra[is_open], some_gain[is_open]
     _spend_rest(extra, gain, at_high, left)
     return at_high, high
 

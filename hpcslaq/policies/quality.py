@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hpcslaq.core.policy import Allocation, ClusterView, Forecaster
 from hpcslaq.errors import PolicyError
-from hpcslaq.policies.candidates import Remaining, candidate_counts, useful_limit
+from hpcslaq.policies.candidates import Remaining, candidate_counts, spread_rest
 from hpcslaq.policies.demand import (
     PATIENCE_ROUNDS,
     AcceptsAll,
@@ -148,7 +148,7 @@ def plan_quality(view: ClusterView, demand: Demand, outlook: Outlook, rule: Qual
         nothing = np.zeros(0, dtype=np.int64)
         no = np.zeros(0, dtype=bool)
         return Plan(demand, nothing, np.zeros(0), 0.0, no, no, nothing)
-    remaining = Remaining.of(view, demand, outlook)
+    remaining = Remaining.of(demand, outlook)
     whole = _whole_drop(demand, outlook, remaining, rule)
     is_seen = outlook.is_known & outlook.is_timed & ~_is_misleading(outlook, whole)
     options = candidate_counts(demand, outlook, demand.least)
@@ -159,19 +159,23 @@ def plan_quality(view: ClusterView, demand: Demand, outlook: Outlook, rule: Qual
     urgency = np.where(needed > demand.least, np.inf, urgency)
     urgency *= np.where(demand.held > 0, rule.hysteresis, 1.0)
     runs = choose_runners(demand, view.num_ranks, urgency, rule.patience_rounds * view.round_s)
-    floor = _floors(demand, runs, needed, is_seen, remaining.deadline_at, view.num_ranks)
-    options = np.maximum(options, floor[:, None])
-    options[~runs] = 0
-    seconds = outlook.seconds(everyone, np.maximum(options, 1).astype(np.float64))
+    floor = _floors(demand, runs, needed, is_seen, view.num_ranks)
+    raised = np.flatnonzero(floor != demand.least)
+    if len(raised):
+        options[raised] = np.where(
+            runs[raised, None], np.maximum(options[raised], floor[raised, None]), 0
+        )
+        workers = np.maximum(options[raised], 1).astype(np.float64)
+        seconds[raised] = outlook.seconds(raised, workers)
     gains = _gains(view, demand, outlook, remaining, whole, options, seconds, rule)
     gains[~is_seen | ~runs] = 0.0
     choice, price = share_by_price(options, gains, view.num_ranks)
     counts = options[everyone, choice]
     gain = gains[everyone, choice]
-    if int(counts.sum()) < view.num_ranks:
-        useful = np.maximum(useful_limit(options, seconds), counts)
-        useful = np.where(outlook.is_timed, useful, demand.limit)
-        counts = share_evenly(counts, np.where(runs, useful, 0), demand.weight, view.num_ranks)
+    counts = spread_rest(options, seconds, counts, demand.weight, view.num_ranks)
+    if not outlook.is_timed.all():
+        upper = np.where(runs & ~outlook.is_timed, demand.limit, counts)
+        counts = share_evenly(counts, upper, demand.weight, view.num_ranks)
     return Plan(demand, counts, gain, price, runs, runs & ~is_seen, floor)
 
 
@@ -222,7 +226,9 @@ def _needed_counts(
     view: ClusterView, demand: Demand, remaining: Remaining, options: Counts, seconds: Floats
 ) -> Counts:
     """Fewest workers with which a job meets its deadline, (n,): the minimum where it cannot."""
-    left = _SLACK * (remaining.deadline_at - view.now)
+    if all(job.spec.deadline_s is None for job in demand.jobs):
+        return demand.least
+    left = _SLACK * (demand.deadlines() - view.now)
     duration = np.where(np.isfinite(left), remaining.iterations, 0.0)[:, None] * seconds
     in_time = (duration <= left[:, None]) & np.isfinite(left)[:, None]
     fitting = np.where(in_time, options, np.iinfo(np.int64).max).min(axis=1)
@@ -234,17 +240,17 @@ def _floors(
     runs: Mask,
     needed: Counts,
     is_seen: Mask,
-    deadline_at: Floats,
     num_ranks: int,
 ) -> Counts:
     """Minimum of each job: its own, then what deadlines need, then the fair share if unseen."""
     floor = np.where(runs, demand.least, 0)
     left = num_ranks - int(floor.sum())
     wish = np.where(runs, needed - demand.least, 0)
-    for job in np.lexsort((np.arange(len(demand)), deadline_at)).tolist() if wish.any() else ():
-        if 0 < wish[job] <= left:
-            floor[job] += wish[job]
-            left -= int(wish[job])
+    if wish.any():
+        for job in np.lexsort((np.arange(len(demand)), demand.deadlines())).tolist():
+            if 0 < wish[job] <= left:
+                floor[job] += wish[job]
+                left -= int(wish[job])
     share = num_ranks // max(1, int(runs.sum()))
     fair = np.clip(share, demand.least, demand.limit)
     wanted = np.where(runs & ~is_seen, np.maximum(fair, floor), floor)

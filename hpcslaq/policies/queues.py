@@ -54,12 +54,8 @@ class LasPolicy(AcceptsAll):
     def allocate(self, view: ClusterView) -> Allocation:
         """Workers by job; see the class."""
         demand = Demand.of(view)
-        by_name = {job.spec.name: job for job in view.jobs}
-        attained = np.array(
-            [by_name[name].attained_rank_seconds(view.now) for name in demand.names], np.float64
-        )
         bounds = self.quantum_s * 10.0 ** np.arange(self.num_queues - 1)
-        queue = np.searchsorted(bounds, attained / demand.weight, side="right")
+        queue = np.searchsorted(bounds, demand.attained_s(view.now) / demand.weight, side="right")
         patience_s = self.patience_rounds * view.round_s
         impatient = np.where(demand.waited_s >= patience_s, demand.waited_s, 0.0)
         order = np.lexsort((np.arange(len(demand)), queue, -impatient))
@@ -91,7 +87,7 @@ class SrtfPolicy(AcceptsAll):
         if not isinstance(view.forecaster, DropForecaster):
             raise PolicyError(f"{self.name}: the view holds another policy's forecaster")
         outlook = view.forecaster.predict(demand.names)
-        remaining = Remaining.of(view, demand, outlook)
+        remaining = Remaining.of(demand, outlook)
         seconds = outlook.seconds(np.arange(len(demand)), demand.limit.astype(np.float64))
         duration = np.where(outlook.is_timed, remaining.iterations * seconds, 0.0)
         order = np.lexsort((np.arange(len(demand)), duration))
@@ -118,12 +114,5 @@ class EdfPolicy(AcceptsAll):
     def allocate(self, view: ClusterView) -> Allocation:
         """Workers by job; see the class."""
         demand = Demand.of(view)
-        deadline_at = {
-            job.spec.name: np.inf
-            if job.spec.deadline_s is None
-            else job.submitted_at + job.spec.deadline_s
-            for job in view.jobs
-        }
-        deadlines = np.array([deadline_at[name] for name in demand.names], dtype=np.float64)
-        order = np.lexsort((np.arange(len(demand)), deadlines))
+        order = np.lexsort((np.arange(len(demand)), demand.deadlines()))
         return demand.allocation(serve_in_order(demand, order, view.num_ranks))

@@ -61,7 +61,7 @@ class OptimusPolicy(AcceptsAll):
         if not len(demand):
             return {}
         outlook = _outlook(self.name, view, demand)
-        remaining = Remaining.of(view, demand, outlook)
+        remaining = Remaining.of(demand, outlook)
         is_timed = outlook.is_timed & np.isfinite(remaining.iterations)
         everyone = np.arange(len(demand))
         alone = outlook.seconds(everyone, demand.least.astype(np.float64))
@@ -116,12 +116,9 @@ class MaxminPolicy(AcceptsAll):
         if not len(demand):
             return {}
         outlook = _outlook(self.name, view, demand)
-        attained = {job.spec.name: job.attained_rank_seconds(view.now) for job in view.jobs}
         patience_s = self.patience_rounds * view.round_s
-        turns = np.floor(
-            np.array([attained[name] for name in demand.names])
-            / (patience_s * demand.least * demand.weight)
-        )
+        turn_s = patience_s * demand.least * demand.weight
+        turns = np.floor(demand.attained_s(view.now) / turn_s)
         runs = choose_runners(demand, view.num_ranks, -turns, patience_s)
         floor = np.where(runs, demand.least, 0)
         options = np.sort(candidate_counts(demand, outlook, floor), axis=1)

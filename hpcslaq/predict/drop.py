@@ -136,6 +136,15 @@ class DropForecaster:
             self._history[spec.name] = LossHistory(spec.target_loss)
             self._timing[spec.name] = StepTime(spec.num_chunks)
 
+    def add_like(self, spec: JobSpec, job: str) -> None:
+        """Begin to follow a job that is expected to go on as `job` does now.
+
+        Its own losses replace the expectation with its first report.
+        """
+        self.add(spec)
+        self._table.copy_row(job, spec.name)
+        self._table["timing"][self._table.row(spec.name), 3] = spec.num_chunks
+
     def discard(self, job: str) -> None:
         """Forget a job."""
         self._table.discard(job)

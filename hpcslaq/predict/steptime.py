@@ -21,13 +21,15 @@ Counts = NDArray[np.int64]
 #: nearly all of it is work that divides.
 _PRIOR_SHARES = (0.05, 0.93, 0.02)
 #: Weight of that belief, in reports; each unknown is believed within its own size.
-_PRIOR_WEIGHT = 0.3
+_PRIOR_WEIGHT = 0.1
 #: Share of its weight that a report keeps when the next one comes.
 _MEMORY = 0.95
 #: An observation this many times off its prediction counts as only so many times off.
 _CLIP = 2.0
 #: Reports that are believed as they are before outliers are clipped.
 _TRUSTING = 3
+#: Steps below this, in seconds, are noise of the clock.
+_SHORTEST = 1e-9
 _SUBSETS = [s for size in (3, 2, 1) for s in itertools.combinations(range(3), size)]
 
 
@@ -57,7 +59,7 @@ class StepTime:
         """Take in `num_iterations` that took `seconds` together on `num_workers`."""
         if num_iterations < 1 or not (math.isfinite(seconds) and seconds > 0.0):
             return
-        seen = seconds / num_iterations
+        seen = max(seconds / num_iterations, _SHORTEST)
         features = self._features(num_workers)
         if self._count == 0:
             self._believe(seen, features)

@@ -89,7 +89,7 @@ class Track:
         self.count = 0
         #: Steps of the sequence before the first loss seen.
         self.skipped = skipped
-        #: The loss that the curve may reach at best, where the user named one.
+        #: The loss at which the job ends, where the user named one.
         self.floor = floor
         #: Weight, mean x, mean y, spread xx, xy, yy of each regression.
         self._bank = np.zeros((6, len(_KEEP)))
@@ -178,9 +178,9 @@ class Track:
         self._say_lines(said, steps)
         self._say_curves(said, steps)
         loss = float(self._losses[self.count % _RING])
-        if self._lowest >= 0.0 or self.floor is not None:
-            said = _damp(said, self._reach(loss))
-        return said
+        if self.floor is not None:
+            return np.minimum(said, max(loss - self.floor, 0.0))
+        return _damp(said, self._reach(loss)) if self._lowest >= 0.0 else said
 
     def _say_lines(self, said: Floats, steps: Floats) -> None:
         """Lines in log(drop): the drop at step i is level * e^(-rate i), or * (1 + i/k)^-rate."""
@@ -224,9 +224,7 @@ class Track:
         rows[1:] += (float(self._losses[self.count % _RING]) - fitted)[1:, None]
 
     def _reach(self, loss: float) -> float:
-        """How far the loss can plausibly fall."""
-        if self.floor is not None:
-            return max(loss - self.floor, 0.0)
+        """How far the loss can plausibly fall: half of it, or what it lost in ten steps."""
         past = float(self._losses[(self.count - 10) % _RING])
         fallen = 1.0 - loss / past if self.count > 10 and past > 0.0 else 0.0
         return loss * max(0.5, fallen)
