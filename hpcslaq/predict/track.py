@@ -116,14 +116,13 @@ class Track:
         slot = self.count % _RING
         self._losses[slot] = loss
         self._lowest = min(self._lowest, loss)
-        if self.count > 1:
-            self._judge(slot)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            if self.count > 1:
+                self._judge(slot)
             self._regress(loss, last)
             if not np.isfinite(self._bank).all():
                 self.__init__(self.floor, self.skipped + self.count)  # type: ignore[misc]
-                return
-            if _speaks(self.count):
+            elif _speaks(self.count):
                 said = self._experts(LAGS)
                 self._said[slot] = said.T
                 self._mixed[0, slot] = _median(said, self._weights(), LAGS)
@@ -238,23 +237,22 @@ class Track:
         loss = float(self._losses[slot])
         came = np.where(known, self._losses[then] - loss, np.nan)
         lags = np.arange(len(LAGS))
-        with np.errstate(invalid="ignore", over="ignore"):
-            error = _relative(self._said[then, lags], came[:, None]) * LAGS[:, None]
-            is_known = np.isfinite(error)
-            self._errors *= _RECORD_MEMORY
-            self._errors[0] += np.where(is_known, error, 0.0).sum(axis=0)
-            self._errors[1] += (is_known * LAGS[:, None]).sum(axis=0)
-            mixed, width = self._mixed[0, then, lags], self._mixed[1, then, lags]
-            miss = np.abs(came - mixed)
-            is_known = np.isfinite(miss)
-            hit = np.where(miss <= width, COVERAGE - 1.0, COVERAGE)
-            self._stretch *= np.exp(_ADAPT * np.where(is_known, hit, 0.0))
-            self._stretch = self._stretch.clip(0.1, 100.0)
-            relative = np.minimum(miss / (np.abs(mixed) + self.noise + _TINY), 10.0)
-            self._typical += np.where(is_known, 0.1 * (relative - self._typical), 0.0)
-            self._trust *= _RECORD_MEMORY
-            self._trust[0] += np.where(is_known, _relative(mixed, came) * LAGS, 0.0).sum()
-            self._trust[1] += (is_known * LAGS).sum()
+        error = _relative(self._said[then, lags], came[:, None]) * LAGS[:, None]
+        is_known = np.isfinite(error)
+        self._errors *= _RECORD_MEMORY
+        self._errors[0] += np.where(is_known, error, 0.0).sum(axis=0)
+        self._errors[1] += (is_known * LAGS[:, None]).sum(axis=0)
+        mixed, width = self._mixed[0, then, lags], self._mixed[1, then, lags]
+        miss = np.abs(came - mixed)
+        is_known = np.isfinite(miss)
+        hit = np.where(miss <= width, COVERAGE - 1.0, COVERAGE)
+        self._stretch *= np.exp(_ADAPT * np.where(is_known, hit, 0.0))
+        self._stretch = self._stretch.clip(0.1, 100.0)
+        relative = np.minimum(miss / (np.abs(mixed) + self.noise + _TINY), 10.0)
+        self._typical += np.where(is_known, 0.1 * (relative - self._typical), 0.0)
+        self._trust *= _RECORD_MEMORY
+        self._trust[0] += np.where(is_known, _relative(mixed, came) * LAGS, 0.0).sum()
+        self._trust[1] += (is_known * LAGS).sum()
         if is_known[0]:
             self.noise += 0.2 * (float(miss[0]) - self.noise)
 
