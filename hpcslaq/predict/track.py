@@ -61,6 +61,8 @@ _ADAPT = 0.25
 _TINY = 1e-300
 #: Answers are kept for judgement at each of the first steps, later at every other.
 _OFTEN, _STRIDE = 32, 2
+#: How sharply drops beyond the plausible reach are cut.
+_DAMPING = 4
 _NO_DROP = 1e-3  # a fall below this share of the largest recent one counts as that much
 
 
@@ -138,7 +140,7 @@ class Track:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             drops = _median(self._experts(steps), self._weights(), steps)
             width = np.interp(np.log(steps), np.log(LAGS), self._stretch * self._typical)
-        return drops, width * (np.abs(drops) + self.noise)
+        return drops, self._bounded(width * (np.abs(drops) + self.noise))
 
     @property
     def error(self) -> float:
@@ -223,10 +225,10 @@ class Track:
         rows[1:] += (float(self._losses[self.count % _RING]) - fitted)[1:, None]
 
     def _reach(self, loss: float) -> float:
-        """How far the loss can plausibly fall: half of it, or what it lost in ten steps."""
+        """How far the loss can plausibly fall: half of it, nearer to all of it if it just did."""
         past = float(self._losses[(self.count - 10) % _RING])
         fallen = 1.0 - loss / past if self.count > 10 and past > 0.0 else 0.0
-        return loss * max(0.5, fallen)
+        return loss * 0.5 * (1.0 + max(fallen, 0.0))
 
     def _judge(self, slot: int) -> None:
         """Compare what was said 1, 2, 4 and 8 steps ago with what came."""
@@ -263,7 +265,11 @@ class Track:
         return np.asarray(((total + typical) / (weight + 1.0) + 0.01) ** -_SHARPNESS)
 
     def _widths(self, drops: Floats) -> Floats:
-        return np.asarray(self._stretch * self._typical * (np.abs(drops) + self.noise))
+        return self._bounded(self._stretch * self._typical * (np.abs(drops) + self.noise))
+
+    def _bounded(self, widths: Floats) -> Floats:
+        """A loss that never was negative will hardly change by more than itself."""
+        return np.minimum(widths, self._losses[self.count % _RING]) if self._lowest >= 0 else widths
 
 
 def _speaks(count: int) -> bool:
@@ -277,9 +283,9 @@ def _relative(said: NDArray[np.floating], came: Floats) -> Floats:
 
 
 def _damp(said: Floats, reach: float) -> Floats:
-    """Drops far below `reach` stay as they are, larger ones approach it."""
-    ratio = np.maximum(said, 0.0) / max(reach, _TINY)
-    damped = said / np.hypot(1.0, np.minimum(ratio, 1e150))
+    """Drops below `reach` stay nearly as they are, larger ones approach it."""
+    ratio = np.minimum(np.maximum(said, 0.0) / max(reach, _TINY), 1e70)
+    damped = said / (1.0 + ratio**_DAMPING) ** (1.0 / _DAMPING)
     return np.asarray(np.where(said > 0.0, damped, said))
 
 
