@@ -2,7 +2,8 @@
 
 `recorded_losses.json` holds nine loss sequences that were recorded for this test with numpy and
 scikit-learn on the data sets that scikit-learn ships (breast cancer, digits, diabetes). No
-parameter was chosen by them but the reach of the damping.
+parameter was chosen by them but the reach of the damping. Means of the weighted drop error when
+they were recorded: ours 0.47, SLAQ's exact fit 0.69 (sublinear) and 0.86 (superlinear).
 """
 
 import json
