@@ -1,8 +1,10 @@
 """What holds for every policy: bounds, liveness, no waste, the same answer twice, no starving."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,12 @@ from hpcslaq.policies.registry import make_policy, policy_names
 
 EVERY = pytest.mark.parametrize("name", policy_names())
 #: Policies that promise to serve a job that waited `patience_rounds` rounds.
-PATIENT = pytest.mark.parametrize("name", ["slaq", "fair"])
+PATIENT = pytest.mark.parametrize(
+    "name",
+    ["slaq", "fair", "quality", "las", "optimus", "maxmin", "oracle-slaq", "oracle-quality"],
+)
+#: Policies that leave workers idle rather than slow a job down with them.
+THRIFTY = frozenset({"quality", "oracle-slaq", "oracle-quality"})
 
 
 @EVERY
@@ -33,8 +40,16 @@ def test_an_allocation_keeps_every_bound_and_wastes_nothing(
         given_to = allocation.get(record.name, 0)
         if given_to == 0:
             assert record.spec.min_workers > left, "a waiting job would have fitted"
-        else:
+        elif name not in THRIFTY:
             assert left == 0 or given_to == record.spec.worker_limit, "workers were wasted"
+        elif left and given_to < record.spec.worker_limit:
+            outlook = view.forecaster.predict((record.name,))
+            steps = outlook.seconds(
+                np.zeros(left, dtype=np.int64),
+                np.arange(given_to + 1.0, given_to + 1.0 + left).clip(max=record.spec.worker_limit),
+            )
+            now = outlook.seconds(np.array([0]), np.array([float(given_to)]))
+            assert steps.min() >= 0.999 * now[0], "workers that would have helped were wasted"
 
 
 @EVERY
@@ -66,5 +81,33 @@ def test_a_job_that_waited_too_long_is_served_first(
         job_type([0.5] * 29, min_workers=2, changed_at=940.0, served=9e9),
         job_type(falling, held=2, min_workers=2),
     ]
-    assert policy.allocate(view_of(policy, 4, jobs, now=1000.0))["j1"] == 2
-    assert "j1" not in policy.allocate(view_of(policy, 4, jobs, now=985.0))
+    assert policy.allocate(view_of(policy, 4, jobs, now=1000.0))["j1"] >= 2
+    if name in ("slaq", "fair", "quality", "las"):
+        assert "j1" not in policy.allocate(view_of(policy, 4, jobs, now=985.0))
+
+
+@PATIENT
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_nobody_waits_longer_than_patience_and_one_round_per_job(
+    name: str, data: st.DataObject, view_of: Callable[..., ClusterView], any_job: Any
+) -> None:
+    jobs = data.draw(st.lists(any_job, min_size=2, max_size=6))
+    num_ranks = data.draw(st.integers(4, 24))
+    patience, round_s = 3, 10.0
+    policy = make_policy(name, patience_rounds=patience)
+    view = view_of(policy, num_ranks, jobs, round_s=round_s)
+    records = [replace(r, submitted_at=1000.0, changed_at=1000.0) for r in view.jobs]
+    waits = dict.fromkeys((r.name for r in records if r.spec.min_workers <= num_ranks), 0)
+    for number in range(20):
+        now = 1000.0 + number * round_s
+        allocation = policy.allocate(replace(view, now=now, jobs=tuple(records)))
+        for index, record in enumerate(records):
+            given_to = allocation.get(record.name, 0)
+            if record.name in waits:
+                waits[record.name] = 0 if given_to else waits[record.name] + 1
+            if given_to != record.target:
+                records[index] = replace(
+                    record, target=given_to, members=tuple(range(given_to)), changed_at=now
+                )
+        assert max(waits.values(), default=0) <= patience + len(jobs) + 1
