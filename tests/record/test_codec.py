@@ -37,6 +37,7 @@ SAMPLES = [
     events.ArrivalsClosed(),
     events.JobCancelled("a", "enough"),
     events.WeightChanged("a", 2.5),
+    events.GroupDissolved("a", 2),
     events.GroupFormed("a", 3, (1, 2), 10, 0.25),
     events.ProgressReported("a", 3, 11, (0.3, 5e-324, -0.0, 1e308), 1, 0.5, 2),
     events.CheckpointWritten("a", 12, 1, 4096, 0.01),
@@ -262,7 +263,7 @@ def test_an_impossible_job_is_refused_with_the_field() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        events.WeightChanged("a", "heavy"),  # type: ignore[arg-type]
+        commands.WakeAt("soon"),  # type: ignore[arg-type]
         events.WeightChanged(3, 1.0),  # type: ignore[arg-type]
         events.RunStarted({"1": "a"}),  # type: ignore[dict-item]
         commands.Start("a", 1, 5),  # type: ignore[arg-type]
