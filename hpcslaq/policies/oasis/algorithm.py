@@ -77,11 +77,14 @@ class Oasis:
         return payoffs + self.ledger.resource_value
 
 
-def check_schedule(job: Job, schedule: Schedule, ledger: Ledger) -> None:
+def check_schedule(
+    job: Job, schedule: Schedule, ledger: Ledger, work: int | None = None
+) -> None:
     """Raise PolicyError, naming the constraint, unless a reserved schedule keeps them all.
 
-    The ledger must hold the reservation already.
+    The ledger must hold the reservation already. work : units to do, default all.
     """
+    need = job.work if work is None else work
     done = 0
     last = job.arrival - 1
     for plan in schedule.slots:
@@ -94,8 +97,8 @@ def check_schedule(job: Job, schedule: Schedule, ledger: Ledger) -> None:
         done += plan.rate
         check_slot(job, plan)
         _check_capacity(job, plan, ledger)
-    if done < job.work:
-        raise PolicyError(f"{job.name}: constraint (2): {done} units planned of {job.work}")
+    if done < need:
+        raise PolicyError(f"{job.name}: constraint (2): {done} units planned of {need}")
 
 
 def check_slot(job: Job, plan: SlotPlan) -> None:
