@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpcslaq.policies.oasis.board import Board
 from hpcslaq.policies.oasis.model import (
     Cluster,
     Constant,
@@ -40,7 +41,8 @@ GPU_HOSTS = (
     (2, 32, 244),
     (4, 64, 488),
 )
-CPU_HOSTS = ((0, 2, 3.75), (0, 4, 7.5), (0, 8, 15), (0, 16, 30), (0, 36, 60))
+#: c4.8xlarge: a server may ask for 10 vCPUs and 32 GiB, which no smaller C4 has.
+CPU_HOSTS = ((0, 36, 60),)
 
 _GBPS = 1e9 / 8  # bytes per second
 
@@ -146,16 +148,33 @@ def draw_instance(
     arrivals: IntArray | None = None,
     ranges: JobRanges | None = None,
 ) -> Instance:
-    """A random instance, normalised; arrivals are bursty unless given."""
+    """A random instance, normalised; arrivals are bursty unless given.
+
+    Every job could end by the horizon if it had the cluster to itself. Raises ValueError
+    where a thousand draws in a row bring no such job.
+    """
     ranges = JobRanges() if ranges is None else ranges
     cluster = draw_cluster(rng, num_workers, num_servers)
-    unit = cluster.reference
+    unit, normal = cluster.reference, cluster.normalised()
     if arrivals is None:
         arrivals = bursty_arrivals(rng, num_jobs, horizon)
-    jobs = tuple(
-        draw_job(rng, f"job{i:04d}", int(slot), unit, ranges) for i, slot in enumerate(arrivals)
-    )
-    return Instance(cluster.normalised(), horizon, jobs)
+    jobs = []
+    for number, slot in enumerate(arrivals):
+        for _ in range(1000):
+            job = draw_job(rng, f"job{number:04d}", int(slot), unit, ranges)
+            if is_feasible(job, normal, horizon):
+                jobs.append(job)
+                break
+        else:
+            raise ValueError(f"no job that arrives in slot {slot} can end by slot {horizon}")
+    return Instance(normal, horizon, tuple(jobs))
+
+
+def is_feasible(job: Job, cluster: Cluster, horizon: int) -> bool:
+    """Whether the job can end by the horizon on the empty cluster."""
+    workers = Board(cluster).most_workers(job, job.max_workers)
+    top = int(job.rates[: workers + 1].max())
+    return top * (horizon - job.arrival) >= job.work
 
 
 def small_ranges() -> JobRanges:
