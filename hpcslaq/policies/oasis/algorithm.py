@@ -77,9 +77,7 @@ class Oasis:
         return payoffs + self.ledger.resource_value
 
 
-def check_schedule(
-    job: Job, schedule: Schedule, ledger: Ledger, work: int | None = None
-) -> None:
+def check_schedule(job: Job, schedule: Schedule, ledger: Ledger, work: int | None = None) -> None:
     """Raise PolicyError, naming the constraint, unless a reserved schedule keeps them all.
 
     The ledger must hold the reservation already. work : units to do, default all.

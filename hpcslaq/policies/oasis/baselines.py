@@ -20,7 +20,7 @@ import numpy as np
 
 from hpcslaq.policies.oasis.board import Board, dominant_share
 from hpcslaq.policies.oasis.dorm import DormProblem, dorm_counts
-from hpcslaq.policies.oasis.model import Cluster, FloatArray, Job, SlotPlan, rate_of
+from hpcslaq.policies.oasis.model import Cluster, Job, SlotPlan
 
 Plans = dict[str, SlotPlan]
 
@@ -70,9 +70,7 @@ class Baseline:
         """The rule's name."""
         return self.rule.name
 
-    def begin(
-        self, cluster: Cluster, horizon: int, rng: np.random.Generator
-    ) -> BaselineSession:
+    def begin(self, cluster: Cluster, horizon: int, rng: np.random.Generator) -> BaselineSession:
         """A session on an empty cluster."""
         return BaselineSession(self, cluster, rng)
 
@@ -299,7 +297,7 @@ def paper_baselines() -> tuple[Baseline, ...]:
 
 def drf_counts(jobs: list[Job], cluster: Cluster) -> list[int]:
     """Workers of each job under dominant resource fairness, by progressive filling on hosts."""
-    capacity = (cluster.worker_capacity.sum(axis=0), cluster.server_capacity.sum(axis=0))
+    capacity = cluster.pooled
     board = Board(cluster)
     counts = [0] * len(jobs)
     heap = [(0.0, i) for i in range(len(jobs))]
@@ -373,8 +371,3 @@ def _loss(jobs: list[LiveJob], slot: int, wait: int) -> float:
         end = slot + entry.remaining_slots(entry.workers) - 1
         total += entry.job.utility_at(end) - entry.job.utility_at(end + wait)
     return total
-
-
-def pooled_capacity(cluster: Cluster) -> tuple[FloatArray, FloatArray]:
-    """(R,) capacity of all worker hosts and of all server hosts."""
-    return cluster.worker_capacity.sum(axis=0), cluster.server_capacity.sum(axis=0)

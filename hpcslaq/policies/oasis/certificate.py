@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcslaq.policies.oasis.model import Cluster, FloatArray, Instance, Job, room
+from hpcslaq.policies.oasis.model import Cluster, FloatArray, Instance, IntArray, Job, room
 from hpcslaq.policies.oasis.prices import Ledger
 from hpcslaq.policies.oasis.schedule import payoff_bound
 
@@ -99,9 +99,8 @@ class PooledDual:
 
     def __init__(self, cluster: Cluster, horizon: int, jobs: Sequence[Job]) -> None:
         self.horizon = horizon
-        self.capacity = np.concatenate(
-            [cluster.worker_capacity.sum(axis=0), cluster.server_capacity.sum(axis=0)]
-        )
+        #: (2R,) pooled capacity, workers' side first.
+        self.capacity = np.concatenate(cluster.pooled)
         self._jobs = [
             relaxed
             for relaxed in (_relax(job, cluster, horizon, self.capacity) for job in jobs)
@@ -115,7 +114,7 @@ class PooledDual:
             worker_price.mean(axis=1),
             server_price.mean(axis=1) if servers else np.zeros_like(worker_price[:, 0]),
         ]
-        return np.concatenate(mean, axis=1) * self.capacity
+        return np.asarray(np.concatenate(mean, axis=1) * self.capacity)
 
     def value(self, values: FloatArray) -> tuple[float, FloatArray]:
         """The dual objective at (T, 2R) values, and its subgradient (1 - used fraction)."""
@@ -173,7 +172,7 @@ class _RelaxedJob:
     #: (2R,) share of the pooled capacity that one worker with its servers takes.
     share: FloatArray
 
-    def best_response(self, values: FloatArray) -> tuple[float, FloatArray, FloatArray]:
+    def best_response(self, values: FloatArray) -> tuple[float, IntArray, FloatArray]:
         """Largest payoff, the slots used and the workers in each; payoff 0: none."""
         unit = values[self.arrival :] @ self.share
         span = self.need / self.limit
@@ -197,7 +196,7 @@ class _RelaxedJob:
             if utility - cost > best:
                 best, end = utility - cost, s
         if end < 0:
-            return 0.0, np.empty(0), np.empty(0)
+            return 0.0, np.empty(0, dtype=np.int64), np.empty(0)
         order = np.argsort(unit[: end + 1], kind="stable")[:keep]
         counts = np.full(len(order), self.limit)
         if len(order) == keep:
@@ -205,9 +204,7 @@ class _RelaxedJob:
         return float(best), self.arrival + order, counts
 
 
-def _relax(
-    job: Job, cluster: Cluster, horizon: int, capacity: FloatArray
-) -> _RelaxedJob | None:
+def _relax(job: Job, cluster: Cluster, horizon: int, capacity: FloatArray) -> _RelaxedJob | None:
     """The relaxed job; None if it can never end in time."""
     fits = int(room(cluster.worker_capacity, cluster.worker_capacity, job.worker_demand).sum())
     limit = min(job.max_workers, fits)

@@ -53,8 +53,7 @@ def dorm_counts(
 
 def _utilisation(problem: DormProblem) -> np.ndarray:
     """(4 I,) share of all resources that one worker or server of each job uses, summed."""
-    capacity = problem.cluster.worker_capacity.sum(axis=0)
-    server_capacity = problem.cluster.server_capacity.sum(axis=0)
+    capacity, server_capacity = problem.cluster.pooled
     num = len(problem.jobs)
     gain = np.zeros(4 * num)
     for i, job in enumerate(problem.jobs):
@@ -71,9 +70,11 @@ def _constraints(
     eye, none = sparse.identity(num), sparse.csr_array((num, num))
     ratio = sparse.diags([job.bandwidth_ratio for job in jobs])
     cluster = problem.cluster
-    totals = (cluster.worker_capacity.sum(axis=0), cluster.server_capacity.sum(axis=0))
+    totals = cluster.pooled
     unit = np.array([dominant_share(job, totals, 1) for job in jobs])
-    fair = np.array([dominant_share(job, totals, n) for job, n in zip(jobs, problem.fair)])
+    fair = np.array(
+        [dominant_share(job, totals, n) for job, n in zip(jobs, problem.fair, strict=True)]
+    )
     now = np.array(problem.now, dtype=np.float64)
     limits = np.array([job.max_workers for job in jobs], dtype=np.float64)
     running = now > 0
@@ -91,7 +92,11 @@ def _constraints(
         (sparse.hstack([-share, none, -eye, none]), -np.inf, -fair),
         (sparse.hstack([pick, none, none, -change]), -np.inf, np.where(running, now, 0.0)),
         (sparse.hstack([-pick, none, none, -change]), -np.inf, np.where(running, -now, 0.0)),
-        (np.repeat([0.0, 0.0, 1.0, 0.0], num)[None], -np.inf, np.array([fairness_loss * fair.sum()])),
+        (
+            np.repeat([0.0, 0.0, 1.0, 0.0], num)[None],
+            -np.inf,
+            np.array([fairness_loss * fair.sum()]),
+        ),
         (
             np.concatenate([np.zeros(3 * num), running.astype(float)])[None],
             -np.inf,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -171,10 +172,8 @@ class ElasticSession:
 
     def _density(self, job: Job, slot: int, left: int) -> float:
         """Utility of ending as soon as possible per worker-slot and dominant share."""
-        cluster = self.ledger.cluster
-        totals = (cluster.worker_capacity.sum(axis=0), cluster.server_capacity.sum(axis=0))
         end = slot + -(-left // job.top_rate) - 1
-        return job.utility_at(end) / (left * dominant_share(job, totals, 1))
+        return job.utility_at(end) / (left * dominant_share(job, self.ledger.cluster.pooled, 1))
 
     def _retry(self, slot: int) -> None:
         order = sorted(
@@ -239,9 +238,7 @@ class ElasticSession:
         self._release(entry, dropped)
 
 
-def _extend(
-    board: Board, job: Job, slot: int, held: SlotPlan | None, left: int
-) -> SlotPlan | None:
+def _extend(board: Board, job: Job, slot: int, held: SlotPlan | None, left: int) -> SlotPlan | None:
     """Give a job as many workers as help it in this slot; None if no more fit.
 
     What it holds is placed anew if more of it fits elsewhere, which costs nothing between
@@ -275,9 +272,7 @@ def _gain(entry: Reservation, slot: int) -> float:
 def _changes(plans: list[SlotPlan]) -> int:
     """Times that the number of workers changes over a plan, pauses included."""
     changes = 0
-    for before, after in zip(plans, plans[1:], strict=False):
+    for before, after in pairwise(plans):
         is_pause = after.slot != before.slot + 1
         changes += is_pause or before.num_workers != after.num_workers
     return changes
-
-

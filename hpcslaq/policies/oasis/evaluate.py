@@ -150,7 +150,9 @@ def simulate(instance: Instance, scheduler: Scheduler, rng: np.random.Generator)
     return Result(
         scheduler.name,
         tuple(
-            Outcome(job, job.name in admitted, ends.get(job.name), held[job.name], changes[job.name])
+            Outcome(
+                job, job.name in admitted, ends.get(job.name), held[job.name], changes[job.name]
+            )
             for job in instance.jobs
         ),
     )
@@ -188,9 +190,7 @@ def check_plans(
             )
 
 
-def compare(
-    instance: Instance, schedulers: Sequence[Scheduler], seed: int
-) -> dict[str, Result]:
+def compare(instance: Instance, schedulers: Sequence[Scheduler], seed: int) -> dict[str, Result]:
     """Results by scheduler name; every scheduler gets the same random numbers."""
     return {
         scheduler.name: simulate(instance, scheduler, np.random.default_rng(seed))

@@ -108,16 +108,14 @@ def place(job: Job, ledger: Ledger, slot: int, workers: int, packed: bool) -> Sl
     rooms = ledger.worker_room(job, slot, slot + 1)[0]
     if packed:
         host = int(np.argmin(np.where(rooms >= workers, prices, np.inf)))
-        held = ((host, workers),)
+        held: tuple[tuple[int, int], ...] = ((host, workers),)
     else:
         held = _fill(prices, rooms, workers)
     num_servers = int(job.servers[workers])
     shards: tuple[tuple[int, int], ...] = ()
     if num_servers:
         shard_prices = ledger.server_price[slot] @ job.server_demand
-        shards = _fill(
-            shard_prices, ledger.server_room(job, slot, slot + 1)[0], num_servers
-        )
+        shards = _fill(shard_prices, ledger.server_room(job, slot, slot + 1)[0], num_servers)
     rates = job.packed_rates if packed and job.packed_rates is not None else job.rates
     return SlotPlan(slot, held, shards, int(rates[workers]))
 

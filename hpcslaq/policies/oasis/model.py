@@ -196,6 +196,11 @@ class Cluster:
         mean = np.concatenate([self.worker_capacity, self.server_capacity]).mean(axis=0)
         return np.where(mean > 0, mean, 1.0)
 
+    @property
+    def pooled(self) -> tuple[FloatArray, FloatArray]:
+        """(R,) capacity of all worker hosts and of all server hosts together."""
+        return self.worker_capacity.sum(axis=0), self.server_capacity.sum(axis=0)
+
     def normalised(self) -> Cluster:
         """The same cluster in units of `reference`; demands must be divided by it too."""
         unit = self.reference
@@ -279,7 +284,7 @@ class Job:
     def servers(self) -> IntArray:
         """(N + 1,) parameter servers by number of workers: ceil(n b / B), 0 for all-reduce."""
         counts = np.arange(len(self.rates)) * self.bandwidth_ratio
-        return np.ceil(counts - 1e-9).astype(np.int64)
+        return np.asarray(np.ceil(counts - 1e-9), dtype=np.int64)
 
     @property
     def worker_slot_range(self) -> tuple[int, int]:
@@ -516,7 +521,8 @@ def room(free: FloatArray, capacity: FloatArray, demand: FloatArray) -> IntArray
         part = (free[..., r] + FIT_TOLERANCE * capacity[:, r]) / demand[r]
         counts = part if counts is None else np.minimum(counts, part, out=counts)
     assert counts is not None
-    return np.maximum(counts, 0.0, out=counts).astype(np.int64)
+    whole: IntArray = np.maximum(counts, 0.0, out=counts).astype(np.int64)
+    return whole
 
 
 def _frozen(values: object, dtype: npt.DTypeLike) -> npt.NDArray[np.float64]:

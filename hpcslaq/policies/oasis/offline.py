@@ -109,9 +109,7 @@ class _Program:
         matrix = sparse.coo_array((values, (rows, columns)), shape=shape).tocsr()
         return matrix, np.full(shape[0], -np.inf), np.array(self._limits)
 
-    def _slot(
-        self, job: Job, slot: int, until: list[tuple[int, float]]
-    ) -> list[tuple[int, float]]:
+    def _slot(self, job: Job, slot: int, until: list[tuple[int, float]]) -> list[tuple[int, float]]:
         """Variables of one job in one slot; returns (variable, units of work it does).
 
         until : (u, -1) of the deadlines at or after the slot
@@ -187,7 +185,9 @@ def column_bound(
     so far against the LP's own, which keeps them from jumping.
     """
     jobs, cluster = instance.jobs, instance.cluster
-    unit = PriceBounds(1.0, np.full(cluster.num_resources, 3.0), 1.0, np.full(cluster.num_resources, 3.0))
+    unit = PriceBounds(
+        1.0, np.full(cluster.num_resources, 3.0), 1.0, np.full(cluster.num_resources, 3.0)
+    )
     empty = Ledger(cluster, instance.horizon, unit)
     master = _Master(instance)
     prices = np.zeros(master.num_capacity_rows)
@@ -271,9 +271,7 @@ class _Master:
             (values, (local, np.repeat(np.arange(len(sizes)), sizes))),
             shape=(len(touched), len(sizes)),
         )
-        result = linprog(
-            -np.array(self._gain), A_ub=matrix.tocsr(), b_ub=limits, method="highs"
-        )
+        result = linprog(-np.array(self._gain), A_ub=matrix.tocsr(), b_ub=limits, method="highs")
         duals = np.zeros(self.num_capacity_rows + self._num_jobs)
         duals[touched] = np.maximum(0.0, -result.ineqlin.marginals)
         return -float(result.fun), duals[: self.num_capacity_rows]

@@ -204,7 +204,8 @@ def _low(
     positive = used & (worst > 0)
     if not positive.any():
         return 0.0
-    return float(share * inverse_eta * (worst / (most * np.where(used, total, 1.0)))[positive].min())
+    per_unit = worst[positive] / (most * total)[positive]
+    return float(share * inverse_eta * per_unit.min())
 
 
 class Ledger:

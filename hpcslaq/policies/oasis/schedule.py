@@ -69,7 +69,9 @@ def greedy_schedule(job: Job, ledger: Ledger) -> Schedule | None:
         return None
     menu = slot_menu(job, ledger, job.arrival, job.arrival + len(utilities))
     need = -(-job.work // int(job.rates[1]))
-    units = np.diff(np.where(np.isfinite(menu.costs), menu.costs, np.inf), axis=1)
+    units = np.full((len(menu.costs), job.max_workers), np.inf)
+    fits = np.isfinite(menu.costs[:, 1:])
+    np.subtract(menu.costs[:, 1:], menu.costs[:, :-1], out=units, where=fits)
     held: list[tuple[float, int]] = []  # the cheapest units so far, dearest first
     cost, best, chosen = 0.0, 0.0, None
     for s in range(len(units)):
@@ -126,9 +128,7 @@ class DeadlineBounds:
         self.best: _Found | None = None
         #: Multipliers tried: m, (S, A) reduced costs less their minimum, (S,) cost bounds,
         #: (S,) choices, (S,) units done and (S,) cost of them, both summed up to the slot.
-        self.tried: list[
-            tuple[float, FloatArray, FloatArray, IntArray, IntArray, FloatArray]
-        ] = []
+        self.tried: list[tuple[float, FloatArray, FloatArray, IntArray, IntArray, FloatArray]] = []
         self._settled = np.zeros(len(utilities), dtype=bool)
 
     @property
@@ -276,9 +276,7 @@ def _programme(
     return _Found(best, _trace(menu, alive, rows, work, end))
 
 
-def _trace(
-    menu: Menu, alive: np.ndarray, rows: list[FloatArray], work: int, end: int
-) -> IntArray:
+def _trace(menu: Menu, alive: np.ndarray, rows: list[FloatArray], work: int, end: int) -> IntArray:
     """Follow the programme back from F_end[work] to the choice in each slot."""
     choices = np.zeros(end + 1, dtype=np.int64)
     left = work
