@@ -22,8 +22,9 @@ from hpcslaq.policies.oasis.menu import Menu, place, slot_menu
 from hpcslaq.policies.oasis.model import FloatArray, IntArray, Job, Schedule
 from hpcslaq.policies.oasis.prices import Ledger
 
-#: Multipliers tried per job, at most; more would cost more than the programme saves.
+#: Multipliers tried and deadlines repaired per job, at most; more cost more than they save.
 MAX_MULTIPLIERS = 24
+MAX_REPAIRS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,8 @@ class DeadlineBounds:
     def _settle(self, deadline: int, below: float, above: float) -> None:
         """The bound of a deadline is as tight as it gets: repair the two roundings around it."""
         self._settled[deadline] = True
+        if self._settled.sum() > MAX_REPAIRS:
+            return
         menu = self.menu
         costs = menu.costs[: deadline + 1]
         rows = np.arange(deadline + 1)
