@@ -69,9 +69,11 @@ class Oasis:
 
     @property
     def dual_bound(self) -> float:
-        """The dual objective: no schedule of these jobs earns more, in hindsight.
+        """The dual objective with the payoffs met on arrival, as in the proof.
 
-        Prices never fell, so every mu is still feasible for the prices now.
+        Prices never fell, so these stay feasible, and no schedule of the jobs earns more -
+        if a host without room for a worker costs more than any job is worth, which U
+        ensures for full hosts only. `certificate.dual_value` needs no such assumption.
         """
         payoffs = sum(decision.payoff for decision in self.decisions)
         return payoffs + self.ledger.resource_value
