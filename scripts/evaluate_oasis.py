@@ -5,8 +5,8 @@
 
 Tables (CSV and JSON, one row per run, and means in summary.json): utility against jobs,
 horizon and servers; lateness of sensitive and critical jobs; ratio to the offline optimum;
-mis-estimated U/L; decision time. Each scheduler of the OASiS family knows one earlier
-workload of the same kind (another seed), from which its price bounds are calibrated.
+mis-estimated U/L; decision time. Each scheduler of the OASiS family knows earlier
+workloads of the same kind (other seeds), from which its price bounds are calibrated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ from hpcslaq.policies.oasis.certificate import certify
 from hpcslaq.policies.oasis.elastic import ElasticScheduler
 from hpcslaq.policies.oasis.evaluate import Scheduler, simulate
 from hpcslaq.policies.oasis.instances import JobRanges, draw_instance, small_ranges
-from hpcslaq.policies.oasis.model import Instance
+from hpcslaq.policies.oasis.model import Instance, Job
 from hpcslaq.policies.oasis.offline import solve_offline
 from hpcslaq.policies.oasis.online import OasisScheduler
 from hpcslaq.policies.oasis.prices import paper_bounds
@@ -89,9 +89,14 @@ def utility_against_servers(options: argparse.Namespace) -> Iterator[Row]:
 
 def lateness_against_target(options: argparse.Namespace) -> Iterator[Row]:
     """100 time-sensitive and 100 time-critical jobs, T = 100: end minus target in slots."""
-    ranges = JobRanges(sensitivity=(0.0, 0.5, 0.5))
+    shape = {
+        "num_jobs": 200,
+        "horizon": 100,
+        "ranges": JobRanges(sensitivity=(0.0, 0.5, 0.5)),
+    }
+    schedulers = _schedulers(options, **shape)
     for seed in range(options.seeds):
-        instance, schedulers = _case(options, seed, num_jobs=200, horizon=100, ranges=ranges)
+        instance = draw_instance(np.random.default_rng(seed), **shape)
         for scheduler in schedulers:
             result = simulate(instance, scheduler, np.random.default_rng(seed))
             for is_critical in (False, True):
@@ -111,14 +116,12 @@ def ratio_to_offline(options: argparse.Namespace) -> Iterator[Row]:
         size = {"num_workers": 2 * servers // 3, "num_servers": servers // 3}
         shape = {"num_jobs": 10, "horizon": 10, "ranges": small_ranges(), **size}
         past = [draw_instance(np.random.default_rng(PAST + i), **shape) for i in range(20)]
-        rule = max(
-            (calibrate(past, quantile=quantile) for quantile in (0.8, 0.9, 1.0)),
-            key=lambda rule: sum(_earn(instance, rule).utility for instance in past),
-        )
+        rule = calibrate(past, quantiles=(0.8, 0.9, 1.0))
         for seed in range(options.offline_seeds):
             instance = draw_instance(np.random.default_rng(seed), **shape)
             offline = solve_offline(instance, time_limit_s=options.time_limit, gap=1e-3)
-            run, literal = _earn(instance, rule, past), _earn(instance, paper_bounds)
+            run = _earn(instance, rule, _jobs(past))
+            literal = _earn(instance, paper_bounds, instance.jobs)
             yield {
                 "servers": servers,
                 "scheduler": "oasis",
@@ -136,10 +139,12 @@ def ratio_to_offline(options: argparse.Namespace) -> Iterator[Row]:
 def misestimated_bounds(options: argparse.Namespace) -> Iterator[Row]:
     """U / L at 20-1000 % of the calibrated value, 100 and 400 jobs."""
     for num_jobs in (100, 400):
+        past = _past(options, num_jobs=num_jobs, horizon=300)
+        rule, jobs = calibrate(past), _jobs(past)
         for seed in range(options.seeds):
-            instance, past, rule = _calibrated(seed, num_jobs=num_jobs, horizon=300)
+            instance = draw_instance(np.random.default_rng(seed), num_jobs=num_jobs, horizon=300)
             for factor in (0.2, 0.5, 1.0, 3.0, 5.0, 10.0):
-                scheduler = OasisScheduler(past.jobs, rule, factor)
+                scheduler = OasisScheduler(jobs, rule, factor)
                 result = simulate(instance, scheduler, np.random.default_rng(seed))
                 yield {
                     "num_jobs": num_jobs,
@@ -176,11 +181,12 @@ def _compare(
     options: argparse.Namespace, key: str, value: object, **shape: object
 ) -> Iterator[Row]:
     """Every scheduler on every seed of one shape, with the certificate of the OASiS run."""
+    schedulers = _schedulers(options, **shape)
     for seed in range(options.seeds):
-        instance, schedulers = _case(options, seed, **shape)
+        instance = draw_instance(np.random.default_rng(seed), **shape)
         family = schedulers[0]
         assert isinstance(family, OasisScheduler)
-        run = _earn(instance, family.bounds_rule, history=family.history)
+        run = _earn(instance, family.bounds_rule, family.history)
         certificate = certify(run.ledger, instance.jobs, run.utility, options.iterations)
         for scheduler in schedulers:
             start = time.process_time()
@@ -200,37 +206,35 @@ def _compare(
             }
 
 
-def _case(
-    options: argparse.Namespace, seed: int, **shape: object
-) -> tuple[Instance, list[Scheduler]]:
-    instance, past, rule = _calibrated(seed, **shape)
+def _schedulers(options: argparse.Namespace, **shape: object) -> list[Scheduler]:
+    """All schedulers; those of the OASiS family are calibrated on earlier workloads."""
+    past = _past(options, **shape)
+    jobs = _jobs(past)
     schedulers: list[Scheduler] = [
-        OasisScheduler(past.jobs, rule),
-        ElasticScheduler(past.jobs, rule),
-        OasisScheduler(past.jobs, paper_bounds, name="oasis-papers-prices"),
+        OasisScheduler(jobs, calibrate(past)),
+        ElasticScheduler(jobs, calibrate(past, make=ElasticScheduler)),
+        OasisScheduler(jobs, paper_bounds, name="oasis-papers-prices"),
     ]
     rules = [Fifo(), Drf(), Rrh(), Srtf(), Edf()]
     schedulers += [Baseline(rule) for rule in rules]
     if not options.without_dorm:
         schedulers.append(Baseline(Dorm()))
-    return instance, schedulers
+    return schedulers
 
 
-def _calibrated(seed: int, **shape: object) -> tuple[Instance, Instance, Callable]:
-    """An instance, an earlier one of the same shape, and the price rule that suited the latter."""
-    instance = draw_instance(np.random.default_rng(seed), **shape)
-    past = draw_instance(np.random.default_rng(PAST + seed), **shape)
-    return instance, past, calibrate([past])
+def _past(options: argparse.Namespace, **shape: object) -> list[Instance]:
+    seeds = range(PAST, PAST + options.past)
+    return [draw_instance(np.random.default_rng(seed), **shape) for seed in seeds]
 
 
-def _earn(instance: Instance, rule: Callable, history: object = None) -> Oasis:
-    """Algorithm 1 on an instance; `history`: earlier jobs or instances, default its own jobs."""
-    jobs = instance.jobs
-    if isinstance(history, list):
-        jobs = tuple(job for past in history for job in past.jobs)
-    elif history is not None:
-        jobs = history
-    run = Oasis(instance.cluster, instance.horizon, rule(jobs, instance.cluster, instance.horizon))
+def _jobs(past: list[Instance]) -> tuple[Job, ...]:
+    return tuple(job for instance in past for job in instance.jobs)
+
+
+def _earn(instance: Instance, rule: Callable, history: Sequence[Job]) -> Oasis:
+    """Algorithm 1 on an instance, with price bounds from the jobs of `history`."""
+    bounds = rule(history, instance.cluster, instance.horizon)
+    run = Oasis(instance.cluster, instance.horizon, bounds)
     for job in instance.jobs:
         run.offer(job)
     return run
@@ -313,6 +317,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", required=True, help="directory for tables and figures")
     parser.add_argument("--tables", nargs="*", help="only these (default: all)")
     parser.add_argument("--seeds", type=int, default=5, help="workloads per point")
+    parser.add_argument("--past", type=int, default=3, help="earlier workloads to calibrate on")
     parser.add_argument("--offline-seeds", type=int, default=30)
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds per offline MILP")
     parser.add_argument("--iterations", type=int, default=200, help="steps of the hindsight bound")
@@ -321,7 +326,7 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.quick:
         options.seeds, options.offline_seeds = 1, 5
-        options.time_limit, options.iterations = 5.0, 50
+        options.time_limit, options.iterations, options.past = 5.0, 50, 1
     return options
 
 

@@ -1,19 +1,24 @@
-"""U and L from hindsight on an earlier workload: the ratio U / L that would have earned most.
+"""U and L from hindsight on earlier workloads: the ratio U / L that would have earned most.
 
 Which ratio is best depends on the load: prices that ration a crowded cluster turn jobs
-away from an idle one. The paper estimates U and L from earlier workloads, too.
+away from an idle one. It depends on the policy, too: one that lends idle capacity may
+reserve for the most valuable jobs only. The paper estimates U and L from earlier
+workloads as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hpcslaq.policies.oasis.algorithm import Oasis
+import numpy as np
+
+from hpcslaq.policies.oasis.evaluate import Scheduler, simulate
 from hpcslaq.policies.oasis.model import Cluster, Instance, Job
+from hpcslaq.policies.oasis.online import OasisScheduler
 from hpcslaq.policies.oasis.prices import PriceBounds, density_bounds
 
-LOG_RATIOS = (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0)
+LOG_RATIOS = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +35,25 @@ class CalibratedBounds:
         )
 
 
+#: Makes the policy to calibrate from the jobs of the past and a rule.
+PolicyMaker = Callable[[tuple[Job, ...], CalibratedBounds], Scheduler]
+
+
 def calibrate(
     past: Sequence[Instance],
+    *,
+    make: PolicyMaker = OasisScheduler,
     log_ratios: Sequence[float] = LOG_RATIOS,
-    quantile: float = 0.9,
+    quantiles: Sequence[float] = (0.9,),
 ) -> CalibratedBounds:
-    """The rule under which OASiS would have earned most on the past instances in total."""
+    """The rule under which the policy would have earned most on the past instances in total."""
+    jobs = tuple(job for instance in past for job in instance.jobs)
 
     def earned(rule: CalibratedBounds) -> float:
-        total = 0.0
-        for instance in past:
-            bounds = rule(instance.jobs, instance.cluster, instance.horizon)
-            run = Oasis(instance.cluster, instance.horizon, bounds)
-            for job in instance.jobs:
-                run.offer(job)
-            total += run.utility
-        return total
+        policy = make(jobs, rule)
+        # No policy that has price bounds draws random numbers.
+        rng = np.random.default_rng(0)
+        return sum(simulate(instance, policy, rng).utility for instance in past)
 
-    rules = [CalibratedBounds(log_ratio, quantile) for log_ratio in log_ratios]
+    rules = [CalibratedBounds(k, quantile) for quantile in quantiles for k in log_ratios]
     return max(rules, key=earned)

@@ -173,12 +173,13 @@ def test_every_elastic_addition_keeps_all_constraints(addition):
         assert all(o.completion is not None for o in accepted)
 
 
-def test_backfill_and_lending_earn_more_than_plain_oasis_on_a_crowded_cluster():
-    instance = draw_instance(np.random.default_rng(4), num_jobs=150, horizon=80, num_workers=12)
-    results = compare(
-        instance, [OasisScheduler(instance.jobs), ElasticScheduler(instance.jobs)], seed=0
-    )
-    assert results["oasis-elastic"].utility > 1.05 * results["oasis"].utility
+def test_the_elastic_policy_earns_a_tenth_more_on_a_crowded_cluster():
+    past, instance = _scaled_down(11, 90), _scaled_down(1, 90)
+    rule = calibrate([past], log_ratios=[2.0, 2.5, 3.0])
+    lending = calibrate([past], make=ElasticScheduler, log_ratios=[1.5, 2.0])
+    policies = [OasisScheduler(past.jobs, rule), ElasticScheduler(past.jobs, lending)]
+    results = compare(instance, policies, seed=0)
+    assert results["oasis-elastic"].utility > 1.1 * results["oasis"].utility
 
 
 def test_a_high_switching_penalty_forbids_replans_that_change_more():
@@ -223,13 +224,15 @@ def test_the_certified_ratio_is_below_two_when_scaled_down():
 @pytest.mark.long
 @pytest.mark.parametrize("num_jobs", [100, 400])
 def test_oasis_earns_more_than_every_baseline_at_the_papers_scale(num_jobs):
-    past = draw_instance(np.random.default_rng(10_000), num_jobs=num_jobs, horizon=300)
+    past = [draw_instance(np.random.default_rng(10_000), num_jobs=num_jobs, horizon=300)]
     instance = draw_instance(np.random.default_rng(0), num_jobs=num_jobs, horizon=300)
-    rule = calibrate([past])
+    jobs = past[0].jobs
     baselines = [b for b in paper_baselines() if b.name != "dorm"]
-    family = [OasisScheduler(past.jobs, rule), ElasticScheduler(past.jobs, rule)]
+    family = [
+        OasisScheduler(jobs, calibrate(past)),
+        ElasticScheduler(jobs, calibrate(past, make=ElasticScheduler, log_ratios=[1.5, 2.0, 3.0])),
+    ]
     earned = {k: v.utility for k, v in compare(instance, [*family, *baselines], 0).items()}
     assert all(earned["oasis"] > earned[b.name] for b in baselines), earned
     if num_jobs == 400:
-        assert earned["oasis-elastic"] > 1.05 * earned["oasis"]
-        assert earned["oasis"] > 1.8 * max(earned[name] for name in ("fifo", "drf", "rrh"))
+        assert earned["oasis-elastic"] > 1.1 * earned["oasis"]

@@ -78,8 +78,8 @@ def test_calibration_takes_the_ratio_that_earned_most():
         for s in range(2)
     ]
     best = calibrate(past)
-    assert calibrate(past, [best.log_ratio]) == best
-    assert calibrate(past, [2.0]) == CalibratedBounds(2.0)
+    assert calibrate(past, log_ratios=[best.log_ratio]) == best
+    assert calibrate(past, log_ratios=[2.0]) == CalibratedBounds(2.0)
     lenient = best(past[0].jobs, past[0].cluster, 60)
     assert np.log(lenient.worker_high.min() / lenient.worker_low) == pytest.approx(best.log_ratio)
 
