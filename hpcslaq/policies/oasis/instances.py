@@ -24,13 +24,10 @@ from hpcslaq.policies.oasis.model import (
     Instance,
     IntArray,
     Job,
-    RingModel,
     Sigmoid,
-    Training,
     Utility,
-    allreduce_job,
-    ps_job,
 )
+from hpcslaq.policies.oasis.training import RingModel, Training, allreduce_job, ps_job
 
 #: GPUs, vCPUs, GiB of memory. Source: the EC2 instance types P2 and G3, and C4.
 GPU_HOSTS = (

@@ -12,16 +12,13 @@ from hpcslaq.policies.oasis.model import (
     Job,
     JobKind,
     LinearToDeadline,
-    RingModel,
     Sigmoid,
     Step,
     Table,
-    Training,
-    allreduce_job,
-    ps_job,
     rate_of,
     room,
 )
+from hpcslaq.policies.oasis.training import RingModel, Training, allreduce_job, ps_job
 
 
 @pytest.mark.parametrize(
