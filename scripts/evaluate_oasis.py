@@ -37,6 +37,9 @@ from hpcslaq.policies.oasis.workload import admission_workload
 
 Row = dict[str, object]
 
+#: A policy that lends idle capacity earns most with high prices; low ones are also slow.
+LENDING_LOG_RATIOS = (1.0, 1.5, 2.0, 2.5, 3.0)
+
 #: Seeds of earlier workloads, from which price bounds are calibrated, start here.
 PAST = 10_000
 
@@ -69,7 +72,7 @@ def main() -> None:
 
 def utility_against_jobs(options: argparse.Namespace) -> Iterator[Row]:
     """T = 300, H = K = 50, 100-400 jobs."""
-    for num_jobs in (100, 200, 300, 400):
+    for num_jobs in options.loads:
         yield from _compare(options, "num_jobs", num_jobs, num_jobs=num_jobs, horizon=300)
 
 
@@ -212,7 +215,9 @@ def _schedulers(options: argparse.Namespace, **shape: object) -> list[Scheduler]
     jobs = _jobs(past)
     schedulers: list[Scheduler] = [
         OasisScheduler(jobs, calibrate(past)),
-        ElasticScheduler(jobs, calibrate(past, make=ElasticScheduler)),
+        ElasticScheduler(
+            jobs, calibrate(past, make=ElasticScheduler, log_ratios=LENDING_LOG_RATIOS)
+        ),
         OasisScheduler(jobs, paper_bounds, name="oasis-papers-prices"),
     ]
     rules = [Fifo(), Drf(), Rrh(), Srtf(), Edf()]
@@ -317,6 +322,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", required=True, help="directory for tables and figures")
     parser.add_argument("--tables", nargs="*", help="only these (default: all)")
     parser.add_argument("--seeds", type=int, default=5, help="workloads per point")
+    parser.add_argument("--loads", type=int, nargs="*", default=[100, 200, 300, 400])
     parser.add_argument("--past", type=int, default=3, help="earlier workloads to calibrate on")
     parser.add_argument("--offline-seeds", type=int, default=30)
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds per offline MILP")
