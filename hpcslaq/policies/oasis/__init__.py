@@ -1,0 +1,1 @@
+"""OASiS: online primal-dual admission and elastic schedules of training jobs."""
