@@ -201,11 +201,13 @@ def test_a_regroup_does_not_wait_for_a_job_in_a_long_step(mpi, live):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_three_thousand_regroups_leave_no_communicator_alive(any_mpi, live):
-    jobs = [replace(mean(name, rate=0.01), max_epochs=30_000, max_workers=3) for name in ("a", "b")]
-    churn = (str(PROGRAMS / "churn.py"),)
-    done = live(any_mpi, 4, jobs, program=churn, round_s=0.003, timeout_s=250)
-    assert done.code == 0, done.output
+    # MPICH has room for about two thousand communicators: a leak ends this run.
+    jobs = [replace(mean(name, rate=1e-6), max_epochs=10**9, max_workers=2) for name in ("a", "b")]
+    churn = (str(PROGRAMS / "churn.py"), "3000")
+    done = live(any_mpi, 4, jobs, program=churn, round_s=0.002, timeout_s=800)
+    assert done.code == 75, done.output
     result = done.result()
     assert len(done.items(cmd.Regroup)) >= 3000
     assert result["communicators_peak"] <= len(jobs) + 2

@@ -1,4 +1,7 @@
-"""One rank of a run whose policy changes every job's workers at every round."""
+"""One rank of a run whose policy changes every job's workers at every round.
+
+Arguments: the number of regroups after which it ends early, the run directory.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hpcslaq.mpi.main as runtime
+from hpcslaq.core import commands as cmd
 from hpcslaq.core.policy import Admission, ClusterView, NoForecast
 
 
@@ -31,5 +35,18 @@ class Churn:
         return shares
 
 
+class UntilEnough(runtime.Rank0):
+    """Asks for an early end after so many regroups."""
+
+    num_left = int(sys.argv[1])
+
+    def _carry_out(self, order: cmd.Command) -> None:
+        super()._carry_out(order)
+        self.num_left -= isinstance(order, cmd.Regroup)
+        if self.num_left <= 0:
+            self._stop_reason = lambda: "enough regroups"
+
+
+runtime.Rank0 = UntilEnough
 runtime.make_policy = lambda name, **options: Churn()
-sys.exit(runtime.run_ranks(lambda: Path(sys.argv[1])))
+sys.exit(runtime.run_ranks(lambda: Path(sys.argv[2])))
