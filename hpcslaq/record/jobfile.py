@@ -340,8 +340,10 @@ class _JobReader:
     check_files: bool
 
     def source(self, name: str) -> Mapping[str, object]:
-        """Where the data of this (checked) name come from."""
-        return self.sources.get(name) or {"source": name}
+        """Where the data of this (checked) name come from: a table, a built-in set, a path."""
+        if name in self.sources:
+            return self.sources[name]
+        return {"source": name} if name in self.catalogue.builtin_data else {"path": name}
 
     def read(self, document: Mapping[str, object], place: Place) -> Iterator[JobSpec]:
         """Yield all jobs of the file in order, sweeps expanded."""
@@ -423,10 +425,7 @@ class _JobReader:
                 "is missing, and so is any other stop rule",
                 valid=("epochs", "tolerance", "target_loss"),
             )
-        if values["data"] not in self.sources and values["data"] not in self.catalogue.builtin_data:
-            raise place.at("data").error(
-                "unknown data", value=values["data"], valid=self._valid("data")
-            )
+        values["data"] = self._data(values["data"], place.at("data"))
         values["model"], entry = self._model(values["model"], place.at("model"))
         for key, element in options.items():
             options[key] = plain_value(element, place.at("options").at(key))
@@ -448,6 +447,16 @@ class _JobReader:
             )
         except ValueError as error:
             raise _impossible(str(error), place) from None
+
+    def _data(self, name: str, place: Place) -> str:
+        """The key of the data: a name that is known, or the absolute form of a path."""
+        if name in self.sources or name in self.catalogue.builtin_data:
+            return name
+        if "." in name or "/" in name:
+            return str(_resolve(name, self.directory, self.check_files, place))
+        raise place.error(
+            "unknown data", value=name, valid=[*self._valid("data"), "the path of a file"]
+        )
 
     def _valid(self, key: str) -> list[str]:
         if key == "model":

@@ -308,7 +308,7 @@ def test_an_impossible_sweep_is_refused(sweep: str, message: str) -> None:
             "job[1] \"a\".model: unknown model, got 'logrge' (valid: kmeans, logreg, mlp)",
         ),
         ('"logreg"', "3", 'job[1] "a".model: must be a text, got 3'),
-        ('"census"', '"sensus"', "unknown data, got 'sensus' (valid: census, digits)"),
+        ('"census"', '"sensus"', "unknown data, got 'sensus' (valid: census, digits, the path of a file)"),
         ('model = "logreg"', "", 'job[1] "a".model: is missing (valid: kmeans, logreg, mlp)'),
         ('data = "census"', "", 'job[1] "a".data: is missing (valid: census, digits)'),
         ('name = "a"', "", "job[1].name: is missing"),
@@ -573,3 +573,14 @@ def test_any_jobs_give_specs_or_a_job_file_error(
 ) -> None:
     survives(dump_toml({"defaults": {"data": "census", "epochs": 1, **defaults}, "job": jobs}))
     survives(dump_toml({"defaults": {"data": "census", "epochs": 1}, "job": jobs}))
+
+
+def test_data_may_be_the_path_of_a_file_beside_the_job_file(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("1,2\n")
+    text = SMALL.replace('"census"', '"table.csv"')
+    job_file = parse_job_file(text, str(tmp_path / "jobs.toml"), CATALOGUE)
+    path = str(tmp_path / "table.csv")
+    assert job_file.jobs[0].data == path
+    assert job_file.data == {path: {"path": path}}
+    with pytest.raises(JobFileError, match=r"data: there is no such file, got '.*lost\.csv'"):
+        parse_job_file(text.replace("table", "lost"), str(tmp_path / "jobs.toml"), CATALOGUE)
