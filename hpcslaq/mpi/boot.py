@@ -8,6 +8,7 @@ every rank what rank 0 read from the run directory.
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from dataclasses import dataclass
 from typing import cast
@@ -108,6 +109,16 @@ def library_version() -> str:
 def world_size() -> int:
     """Number of ranks in the world."""
     return MPI.COMM_WORLD.Get_size()
+
+
+def process_usage() -> dict[str, float]:
+    """CPU seconds and peak resident set (bytes) of this process so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "user_s": used.ru_utime,
+        "system_s": used.ru_stime,
+        "peak_rss_bytes": used.ru_maxrss * 1024.0,
+    }
 
 
 def is_speaker() -> bool:

@@ -170,6 +170,9 @@ def _write_result(
         "communicators_made": sum(f.communicators_made for f in farewells),
         "communicators_peak": max((f.communicators_peak for f in farewells), default=0),
         "communicators_alive": sum(f.communicators_alive for f in farewells),
-        "cpu_s": {str(f.rank): dict(f.usage) for f in farewells},
+        "cpu_s": {
+            "0": boot.process_usage(),
+            **{str(f.rank): dict(f.usage) for f in sorted(farewells, key=lambda f: f.rank)},
+        },
     }
     run.write_result(result)

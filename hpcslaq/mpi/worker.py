@@ -10,7 +10,6 @@ the job ends. What only the leader does on the way is in `leader`.
 from __future__ import annotations
 
 import logging
-import resource
 import time
 import traceback
 from collections import defaultdict
@@ -25,7 +24,7 @@ from hpcslaq.core.jobs import JobSpec
 from hpcslaq.data.dataset import Dataset
 from hpcslaq.data.store import open_dataset
 from hpcslaq.errors import CheckpointError, HpcslaqError
-from hpcslaq.mpi.boot import Ranks
+from hpcslaq.mpi.boot import Ranks, process_usage
 from hpcslaq.mpi.channel import ACTIVE_PAUSE_S, CODEC, IDLE_PAUSE_S, Backoff, Channel
 from hpcslaq.mpi.groups import GroupFactory, JobGroup
 from hpcslaq.mpi.leader import Leader, Snapshot
@@ -470,17 +469,12 @@ class Worker:
         self._channel.send(0, TAG_EVENT, message)
 
     def _farewell(self) -> None:
-        used = resource.getrusage(resource.RUSAGE_SELF)
         message = Farewell(
             self._rank,
             self._groups.num_made,
             self._groups.num_peak,
             self._groups.num_alive,
-            {
-                "user_s": used.ru_utime,
-                "system_s": used.ru_stime,
-                "peak_rss_bytes": used.ru_maxrss * 1024.0,
-            },
+            process_usage(),
         )
         self._channel.send(0, TAG_EVENT, message)
         self._channel.flush(10.0)
