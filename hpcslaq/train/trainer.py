@@ -13,6 +13,7 @@ another member will not enter. What to do with a report is the driver's business
 from __future__ import annotations
 
 import math
+import operator
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -47,6 +48,11 @@ from hpcslaq.train.state import TrainState
 
 #: How often a pass may be computed again before its statistics count as not reproducible.
 _MAX_REDOS = 2
+#: Checks in a row at which the members' states may differ: unlike processors differ now and
+#: then in a last bit; a model whose results depend on the rank differs every time.
+MAX_REPAIRS = 10
+#: Most characters of a failure's details that are kept: they travel and are written down.
+_MAX_DETAILS = 20_000
 
 
 class Reducer(Protocol):
@@ -98,7 +104,7 @@ class StopRule(Enum):
 
 # Places in the MAX buffer after the flags: pairs (value, -value) whose maxima are equal up to
 # the sign exactly if all members have the same value. Then the maxima of the segments.
-_LAYOUT, _CHECKSUM, _PASSES, _MAXIMA = 8, 10, 12, 16
+_LAYOUT, _CHECKSUM, _PASSES, _STEPS, _MAXIMA = 8, 10, 12, 14, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +168,17 @@ class Trainer:
         """Join the job as `member`; `chunks` defaults to this member's `chunk_share`."""
         self.spec, self.model, self.data, self.state = spec, model, data, state
         self._info = data_info(data)
-        self._steps_per_epoch = model.steps_per_epoch(self._info)
+        self._steps_per_epoch = 1
+        #: Name and type of each array of the model's state: they stay the same for ever.
+        self._types = {name: array.dtype for name, array in state.arrays.items()}
         self._sum = ExactSum(spec.num_chunks)
         self._buffer: Array = np.zeros(_MAXIMA + MAX_SEGMENTS)
         self._clock = clock
         self._reduce_s = 0.0
         self._chunks: dict[int, Chunk] = {}
         self.regroup(reducer, member=member, chunks=chunks)
+        # A failure here is told to all in the first pass.
+        self._attempt("steps_per_epoch", self._count_steps)
 
     @property
     def is_before_boundary(self) -> bool:
@@ -191,6 +201,8 @@ class Trainer:
         self._leave = 0.0
         self._error: Failure | None = None
         self._checksum = 0.0
+        # Counted anew by all, as a joiner knows of no earlier one.
+        self._num_repairs, self._is_repaired = 0, False
 
     def restore(self, state: TrainState) -> None:
         """Go on from this state (after `is_diverged`); nothing derived from the old one is kept."""
@@ -253,16 +265,25 @@ class Trainer:
         draw = Draw(self.spec.seed, state.epochs, state.step, self._steps_per_epoch, index)
         self._sum.add(self.model.statistics(state.arrays, self._chunk(index), draw))
 
+    def _count_steps(self) -> None:
+        steps = operator.index(self.model.steps_per_epoch(self._info))
+        if steps < 1:
+            raise TrainingError(f"{steps} steps per epoch, expected 1 or more")
+        self._steps_per_epoch = steps
+
     def _note_checksum(self) -> None:
         self._checksum = self.state.checksum(self.model)
 
     def _attempt(self, where: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Call user code unless it failed before; an exception becomes this member's error."""
+        """Call user code unless it failed before; an exception becomes this member's error.
+
+        So does SystemExit: it would end the rank, and the other members would wait for ever.
+        """
         if self._error is not None:
             return None
         try:
             return function(*args)
-        except Exception as error:  # noqa: BLE001 - user code: its failure is the job's
+        except BaseException as error:  # noqa: BLE001 - user code: its failure is the job's
             self._error = self._failure(error, where)
             return None
 
@@ -283,6 +304,7 @@ class Trainer:
             buffer[Flag.ERROR] = 1.0 + self.member
         else:
             _set_pair(buffer, _PASSES, float(self.state.passes))
+            _set_pair(buffer, _STEPS, float(self._steps_per_epoch))
             if layout is not None:
                 _set_pair(buffer, _LAYOUT, layout.signature)
                 buffer[_MAXIMA : _MAXIMA + len(layout.names)] = self._sum.maxima
@@ -300,8 +322,12 @@ class Trainer:
             return StepReport(_flags(reduced), failure=self._failure_of(reduced))
         if reduced[Flag.STOP] > 0:
             return StepReport(_flags(reduced), is_stopped=True)
-        if _differs(reduced, _CHECKSUM) or _differs(reduced, _PASSES):
-            return StepReport(_flags(reduced), is_diverged=True)
+        if _differs(reduced, _STEPS):
+            return self._failed_alike(
+                reduced, f"steps_per_epoch: members disagree (here {self._steps_per_epoch})"
+            )
+        if self._is_diverged(reduced):
+            return self._diverged(StepReport(_flags(reduced)))
         layout = self._sum.layout
         if layout is None or _differs(reduced, _LAYOUT):
             names = None if layout is None else layout.names
@@ -343,7 +369,7 @@ class Trainer:
         stop, is_epoch_end = self._count(done.loss, done.is_converged)
         return StepReport(
             flags,
-            None if done.loss is None else float(done.loss),
+            done.loss,
             is_epoch_end,
             stop,
             is_leaving=is_epoch_end and self._leave > 0,
@@ -354,7 +380,25 @@ class Trainer:
         done = self.model.update(self.state.arrays, totals, context)
         if not isinstance(done, Step):
             raise TypeError(f"update returned {type(done).__name__}, not Step")
-        return done
+        if context.is_last_step:
+            self._check_arrays()
+        loss = None if done.loss is None else float(done.loss)
+        return Step(loss, bool(done.is_converged))
+
+    def _check_arrays(self) -> None:
+        """At a boundary the state may be packed: what cannot be is the update's failure."""
+        arrays = self.state.arrays
+        if arrays.keys() != self._types.keys():
+            raise TrainingError(
+                f"state: the update left {sorted(arrays)}, before were {sorted(self._types)}"
+            )
+        for name, dtype in self._types.items():
+            # A 0-d array becomes a scalar in most arithmetic.
+            array = arrays[name] = np.asarray(arrays[name])
+            if array.dtype != dtype:
+                raise TrainingError(
+                    f"state: {name!r} was {dtype}, the update made it {array.dtype}"
+                )
 
     def _count(self, loss: float | None, is_converged: bool) -> tuple[StopRule | None, bool]:
         """Advance the counters; the stop rule that is met, and whether an epoch ended."""
@@ -400,16 +444,35 @@ class Trainer:
         if buffer[Flag.ERROR] > 0:
             failure = self._failure_of(buffer)
             return replace(report, failure=failure, stop=None, is_leaving=False)
-        is_diverged = _differs(buffer, _CHECKSUM) or _differs(buffer, _PASSES)
-        return replace(report, is_diverged=is_diverged)
+        return self._diverged(report) if self._is_diverged(buffer) else report
 
-    def _failure(self, error: Exception, where: str) -> Failure:
-        text = str(error).splitlines()
-        return Failure(
-            self.member,
-            f"{self._place()}: {where}: {type(error).__name__}: {text[0] if text else ''}",
-            "".join(traceback.format_exception(error)),
+    def _is_diverged(self, reduced: Array) -> bool:
+        """Whether the members' states differ; counts the times in a row."""
+        if _differs(reduced, _CHECKSUM) or _differs(reduced, _PASSES):
+            self._num_repairs, self._is_repaired = self._num_repairs + 1, True
+            return True
+        is_compared = bool(reduced[_CHECKSUM])  # not inside an epoch
+        if is_compared and not self._is_repaired:
+            self._num_repairs = 0
+        # That states are alike just after a repair proves nothing.
+        self._is_repaired = self._is_repaired and not is_compared
+        return False
+
+    def _diverged(self, report: StepReport) -> StepReport:
+        """The report that asks for a repair, or gives up where repairs do not help."""
+        if self._num_repairs <= MAX_REPAIRS:
+            return replace(report, is_diverged=True)
+        problem = (
+            f"the members' states differed {self._num_repairs} times in a row, though each time "
+            "all took the leader's: update or parameters give other results on other ranks "
+            "(random numbers without context.rng, time, addresses, unlike processors?)"
         )
+        failure = Failure(0, f"{self._place()}: {problem}")
+        return replace(report, failure=failure, stop=None, is_leaving=False)
+
+    def _failure(self, error: BaseException, where: str) -> Failure:
+        text, details = described(error)
+        return Failure(self.member, f"{self._place()}: {where}: {text}", details)
 
     def _failure_of(self, reduced: Array) -> Failure:
         """The failure that the ERROR flag tells of; only its own member knows the details."""
@@ -425,6 +488,24 @@ class Trainer:
 
     def _place(self) -> str:
         return f"job {self.spec.name}, iteration {self.state.iterations + 1}"
+
+
+def described(error: BaseException) -> tuple[str, str]:
+    """One line on an exception, and its traceback: of bounded size, fit to be written down."""
+    try:
+        text = str(error)[:1000]
+    except Exception:  # noqa: BLE001 - user code: the exception's own __str__
+        text = "(its message cannot be shown)"
+    first = text.splitlines()[0] if text else ""
+    details = "".join(traceback.format_exception(error))
+    if len(details) > _MAX_DETAILS:
+        half = _MAX_DETAILS // 2
+        details = f"{details[:half]}\n[...]\n{details[-half:]}"
+    return _printable(f"{type(error).__name__}: {first}"), _printable(details)
+
+
+def _printable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
 
 
 def chunk_share(num_chunks: int, num_members: int, index: int) -> range:

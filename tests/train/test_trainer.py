@@ -375,3 +375,148 @@ def test_a_member_that_gives_up_tells_all_others(data, lab):
     reports = lab.run_members(3, body)
     assert [r.failure.member for r in reports] == [1, 1, 1]
     assert reports[1].failure.message == "job job, iteration 2: no space left"
+
+
+class Stop(BaseException):
+    """What no `except Exception` catches."""
+
+
+class Mute(Exception):
+    """An exception that cannot be shown."""
+
+    def __str__(self):
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt(), Stop("x"), Mute()])
+@pytest.mark.parametrize("hook", ["on_statistics", "on_update"])
+def test_whatever_user_code_raises_is_the_failure_of_its_job(data, lab, error, hook):
+    def broken(*args):
+        raise error
+
+    results = ends(lab, halving(**{hook: staticmethod(broken)}), data, spec())
+    for report, _ in results:
+        assert report.failure.member == 2
+    assert type(error).__name__ in results[2][0].failure.message
+
+
+def test_a_failure_is_told_in_bounded_and_printable_text(data, lab):
+    def broken(state):
+        raise RuntimeError("\udc80" + "x" * 10_000_000)
+
+    failure = ends(lab, halving(on_update=staticmethod(broken)), data, spec())[2][0].failure
+    assert len(failure.message) < 2000
+    assert len(failure.details.encode()) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("step", "text"),
+    [
+        (Step("much"), "could not convert string to float"),
+        (Step(np.ones(2)), "TypeError"),
+        (Step(1.0, np.ones(2)), "ValueError"),
+        (Step(10**400), "OverflowError"),
+    ],
+)
+def test_an_update_whose_step_makes_no_sense_fails_the_job(data, step, text):
+    class Odd(Halving):
+        def update(self, state, totals, context):
+            return step
+
+    trainer = solo(Odd({}), data)
+    trainer.step()
+    assert text in trainer.step().failure.message
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda state: state.update(more=np.ones(1)), "the update left"),
+        (lambda state: state.pop("level"), "the update left"),
+        (lambda state: state.update(level=[{}]), "'level' was float64, the update made it object"),
+        (lambda state: state.update(level=np.float32(1)), "the update made it float32"),
+    ],
+)
+def test_a_state_that_cannot_be_packed_any_more_fails_the_job(data, change, text):
+    class Odd(Halving):
+        def update(self, state, totals, context):
+            change(state)
+            return Step(1.0)
+
+    trainer = solo(Odd({}), data)
+    trainer.step()
+    assert text in trainer.step().failure.message
+
+
+def test_an_array_without_dimensions_may_become_a_scalar(data):
+    class Counting(Halving):
+        def initial_state(self, data, rng):
+            return {"t": np.array(0.0)}
+
+        def statistics(self, state, chunk, draw):
+            return {"rows": chunk.num_rows}
+
+        def update(self, state, totals, context):
+            state["t"] = state["t"] + 1
+            return Step(float(state["t"]))
+
+    trainer = solo(Counting({}), data)
+    assert trainer.step().loss == 1
+    assert isinstance(trainer.state.arrays["t"], np.ndarray)
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, None])
+def test_an_impossible_number_of_steps_fails_the_job(data, steps):
+    report = solo(halving(steps=steps), data).step()
+    assert "steps_per_epoch" in report.failure.message
+
+
+def test_members_that_count_steps_differently_are_told_apart(data, lab):
+    def body(member, reducer):
+        model = halving(steps=1 + member)
+        state = initial_state(spec(), model, data)
+        return Trainer(spec(), model, data, state, reducer, member=member).step()
+
+    for report in lab.run_members(2, body):
+        assert "steps_per_epoch: members disagree" in report.failure.message
+
+
+def repaired_until_the_end(lab, data, hook, *, num_epochs=40):
+    """Members whose states the hook drives apart, each repair taking member 0's state."""
+    job, model = spec(max_epochs=num_epochs), halving()
+    packed = {}
+
+    def body(member, reducer):
+        own = halving(on_update=staticmethod(lambda state: hook(member, state)))
+        trainer = Trainer(job, own, data, initial_state(job, model, data), reducer, member=member)
+        for _ in range(3 * num_epochs):
+            report = trainer.step()
+            if report.is_diverged:
+                if member == 0:
+                    packed.update(trainer.state.pack())
+                reducer.barrier.wait(30)
+                trainer.restore(TrainState.unpack(packed))
+                reducer.barrier.wait(30)
+            if report.is_final:
+                return report
+        raise AssertionError("no end")
+
+    return lab.run_members(2, body)
+
+
+def test_members_that_differ_after_every_repair_fail_the_job(data, lab):
+    def spoil(member, state):
+        state["level"] *= 1 + member
+
+    for report in repaired_until_the_end(lab, data, spoil):
+        assert report.stop is None
+        assert "differed 11 times in a row" in report.failure.message
+
+
+def test_members_that_differ_now_and_then_are_repaired_for_ever(data, lab):
+    def spoil(member, state):
+        state["level"] *= 1 + member * (state["seen"][0] // 30 % 2)
+
+    for report in repaired_until_the_end(lab, data, spoil):
+        assert report.failure is None
+        assert report.stop is StopRule.EPOCHS
