@@ -136,6 +136,8 @@ class Draw:
     step: int
     steps_per_epoch: int
     chunk: int
+    #: Chunks that the job has.
+    num_chunks: int = 1
 
     def rng(self, *keys: int) -> np.random.Generator:
         """A generator keyed by (seed, epoch, step, chunk, *keys): the same on any rank."""
