@@ -258,6 +258,7 @@ class Worker:
                         group,
                         member=group.index,
                         clock=time.perf_counter,
+                        self_check=seat.spec.name in self._plan.self_checks,
                     )
                 else:
                     trainer.regroup(group, member=group.index)
