@@ -106,8 +106,14 @@ class TrainState:
         return hashlib.sha256(model.parameters(self.arrays).astype("<f8").tobytes()).hexdigest()
 
     def checksum(self, model: Model) -> float:
-        """CRC-32 of parameters, counters and the last loss: members compare it at boundaries."""
+        """CRC-32 of parameters, counters and the last loss: members compare it at boundaries.
+
+        Raises TrainingError where a parameter is NaN.
+        """
         parameters = np.ascontiguousarray(model.parameters(self.arrays), dtype=np.float64)
+        num_bad = int(np.count_nonzero(np.isnan(parameters)))
+        if num_bad:
+            raise TrainingError(f"{num_bad} of {parameters.size} parameters are NaN")
         crc = zlib.crc32(repr((self.iterations, self.epochs, self.last_loss)).encode())
         return float(zlib.crc32(parameters.data, crc))
 
@@ -135,3 +141,17 @@ def checked_arrays(arrays: Mapping[str, Any]) -> State:
             )
         checked[name] = array
     return checked
+
+
+def check_types(arrays: Mapping[str, Any], types: Mapping[str, Any]) -> None:
+    """Check that `update` kept the names and types of the state's arrays.
+
+    types : dtype by name, as the state began. Raises TrainingError.
+    """
+    if arrays.keys() != types.keys():
+        raise TrainingError(f"state: names {sorted(arrays)} were {sorted(types)} at first")
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise TrainingError(f"state: {name!r} is a {type(array).__name__}, no array")
+        if array.dtype != types[name]:
+            raise TrainingError(f"state: {name!r} has type {array.dtype}, at first {types[name]}")

@@ -45,8 +45,10 @@ from hpcslaq.train.model import (
     data_info,
 )
 from hpcslaq.train.selfcheck import NUM_PLACES, SelfCheck
-from hpcslaq.train.state import TrainState
+from hpcslaq.train.state import TrainState, check_types
 
+#: What user code may raise that is its job's failure; KeyboardInterrupt is the user's wish.
+USER_ERRORS = (Exception, SystemExit)
 #: How often a pass may be computed again before its statistics count as not reproducible.
 _MAX_REDOS = 2
 
@@ -171,6 +173,7 @@ class Trainer:
         self.spec, self.model, self.data, self.state = spec, model, data, state
         self._info = data_info(data)
         self._steps_per_epoch = model.steps_per_epoch(self._info)
+        self._types = {name: array.dtype for name, array in state.arrays.items()}
         self._sum = ExactSum(spec.num_chunks)
         self._check = SelfCheck() if self_check else None
         self._buffer: Array = np.zeros(_CHECKS + (NUM_PLACES if self_check else 0))
@@ -282,6 +285,7 @@ class Trainer:
         return self.model.statistics(state.arrays, chunk, draw)
 
     def _note_checksum(self) -> None:
+        check_types(self.state.arrays, self._types)
         self._checksum = self.state.checksum(self.model)
 
     def _attempt(self, where: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -290,7 +294,7 @@ class Trainer:
             return None
         try:
             return function(*args)
-        except Exception as error:  # noqa: BLE001 - user code: its failure is the job's
+        except USER_ERRORS as error:
             self._error = self._failure(error, where)
             return None
 
@@ -434,13 +438,9 @@ class Trainer:
         is_diverged = _differs(buffer, _CHECKSUM) or _differs(buffer, _PASSES)
         return replace(report, is_diverged=is_diverged)
 
-    def _failure(self, error: Exception, where: str) -> Failure:
-        text = str(error).splitlines()
-        return Failure(
-            self.member,
-            f"{self._place()}: {where}: {type(error).__name__}: {text[0] if text else ''}",
-            "".join(traceback.format_exception(error)),
-        )
+    def _failure(self, error: BaseException, where: str) -> Failure:
+        message = f"{self._place()}: {where}: {one_line(error)}"
+        return Failure(self.member, message, "".join(traceback.format_exception(error)))
 
     def _failure_of(self, reduced: Array) -> Failure:
         """The failure that the ERROR flag tells of; only its own member knows the details."""
@@ -456,6 +456,14 @@ class Trainer:
 
     def _place(self) -> str:
         return f"job {self.spec.name}, iteration {self.state.iterations + 1}"
+
+
+def one_line(error: BaseException) -> str:
+    """The class of an error and the first line of what it says."""
+    if isinstance(error, SystemExit):
+        return f"sys.exit({error.code!r}) was called; a model must raise an error instead"
+    text = str(error).splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"
 
 
 def chunk_share(num_chunks: int, num_members: int, index: int) -> range:

@@ -445,3 +445,33 @@ def test_the_checker_is_the_member_after_the_owner(num_chunks, num_members):
     for chunk in range(num_chunks):
         checker = checker_of(chunk, num_chunks, num_members)
         assert chunk in chunk_share(num_chunks, num_members, (checker - 1) % num_members)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state.update(level=np.ones(1, dtype=np.float32)), "type float32, at first"),
+        (lambda state: state.update(level=2.0), "'level' is a float, no array"),
+        (lambda state: state.update(more=np.ones(1)), r"names \['level', 'more', 'seen'\] were"),
+        (lambda state: state.update(level=np.array([np.nan])), "1 of 1 parameters are NaN"),
+    ],
+)
+def test_a_state_that_an_update_spoils_fails_the_job(data, change, message):
+    class Spoiling(Halving):
+        def update(self, state, totals, context):
+            done = super().update(state, totals, context)
+            change(state)
+            return done
+
+    trainer = solo(Spoiling({}), data, spec(max_epochs=1))
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(trainer.step().failure.message)
+
+
+def test_a_model_that_ends_the_process_fails_its_job_only(data):
+    def leave(chunk, draw):
+        raise SystemExit("bye")
+
+    failure = solo(halving(on_statistics=staticmethod(leave)), data).step().failure
+    assert "chunk 0: sys.exit('bye') was called" in failure.message
+    assert "raise SystemExit" in failure.details
