@@ -11,7 +11,7 @@ from rich.table import Table
 from hpcslaq.cli.output import emit_json, json_option, reports_errors, terminal
 from hpcslaq.train.catalogue import MODELS, load_model_class
 from hpcslaq.train.model import Model
-from hpcslaq.train.options import Option
+from hpcslaq.train.options import Option, validate_options
 
 
 @click.command("models")
@@ -41,7 +41,7 @@ def describe_model(name: str) -> dict[str, Any]:
         "name": name,
         "class": f"{model_class.__module__}:{model_class.__qualname__}",
         "doc": _paragraphs(model_class),
-        "convergence": model_class.convergence.value,
+        "convergence": model_class.convergence_of(validate_options(model_class, {})).value,
         "options": [_describe_option(key, option) for key, option in model_class.options.items()],
     }
 
@@ -78,7 +78,7 @@ def _show(model: dict[str, Any]) -> None:
     console = terminal()
     console.print(escape(f"{model['name']}  ({model['class']})"))
     console.print(escape(model["doc"]))
-    console.print(f"convergence class: {model['convergence']}\n")
+    console.print(f"convergence class (with the defaults): {model['convergence']}\n")
     if not model["options"]:
         console.print("no options")
         return

@@ -80,6 +80,8 @@ def make_plan(path: Path, job_file: JobFile, data_paths: Mapping[str, str]) -> R
         keep_checkpoints=run.keep_checkpoints,
         report_every_s=run.report_every_s,
         job_file=str(path),
+        references=job_file.references,
+        self_checks=job_file.self_checks,
     )
 
 

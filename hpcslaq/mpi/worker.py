@@ -9,11 +9,13 @@ the job ends. What only the leader does on the way is in `leader`.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -23,7 +25,7 @@ from hpcslaq.core import events as ev
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.data.dataset import Dataset
 from hpcslaq.data.store import open_dataset
-from hpcslaq.errors import CheckpointError, HpcslaqError
+from hpcslaq.errors import CheckpointError, HpcslaqError, TrainingError
 from hpcslaq.mpi.boot import Ranks, process_usage
 from hpcslaq.mpi.channel import ACTIVE_PAUSE_S, CODEC, IDLE_PAUSE_S, Backoff, Channel
 from hpcslaq.mpi.groups import GroupFactory, JobGroup
@@ -39,6 +41,7 @@ from hpcslaq.mpi.messages import (
     Ready,
     Refused,
 )
+from hpcslaq.mpi.prints import Prints
 from hpcslaq.record.modelfile import CENTER, SCALE, ModelInfo, SavedModel, write_model
 from hpcslaq.record.plan import RunPlan
 from hpcslaq.record.rundir import RunDirectory, software_versions
@@ -46,7 +49,7 @@ from hpcslaq.record.store import CheckpointStore
 from hpcslaq.train.catalogue import MODELS, build_model, load_model_class
 from hpcslaq.train.model import Model
 from hpcslaq.train.state import TrainState, initial_state
-from hpcslaq.train.trainer import Flag, StepReport, Trainer
+from hpcslaq.train.trainer import USER_ERRORS, Flag, StepReport, Trainer, one_line
 
 log = logging.getLogger(__name__)
 
@@ -102,15 +105,24 @@ class Worker:
             order = self._channel.wait(TAG_ORDER, backoff)
             match order:
                 case Lead():
-                    self._lead(order)
+                    with self._prints_of(order.spec.name):
+                        self._lead(order)
                 case Join():
-                    self._join(order)
+                    with self._prints_of(order.spec.name):
+                        self._join(order)
                 case cmd.Shutdown():
                     self._farewell()
                     return order.exit_code
                 case _:
                     # An order for a group that has ended meanwhile.
                     log.debug("dropped %s", order)
+
+    @contextmanager
+    def _prints_of(self, job: str) -> Iterator[None]:
+        """What user code prints goes to the job's log, whatever the launcher does with it."""
+        prints = Prints(self._run.job_log(job), self._rank)
+        with prints, redirect_stdout(prints), redirect_stderr(prints):
+            yield
 
     # -- getting into a group ----------------------------------------------------------
 
@@ -120,7 +132,7 @@ class Worker:
         try:
             seat = self._take_seat(order)
             state, leader = self._load_state(seat, order)
-        except Exception as error:  # noqa: BLE001 - user code and data: the job's failure
+        except USER_ERRORS as error:  # of user code or data: the job's failure
             self._fail(order.spec.name, order.generation, error)
             self._release(order.spec.name, order.generation, {})
             return
@@ -159,7 +171,7 @@ class Worker:
         leader, generation = order.members[0], order.generation
         try:
             seat = self._take_seat(order)
-        except Exception as error:  # noqa: BLE001 - user code and data: the job's failure
+        except USER_ERRORS as error:  # of user code or data: the job's failure
             text = _one_line(error)
             refusal = Refused(generation, self._rank, text, traceback.format_exc())
             self._channel.send(leader, TAG_PEER, refusal)
@@ -257,6 +269,7 @@ class Worker:
                         group,
                         member=group.index,
                         clock=time.perf_counter,
+                        self_check=seat.spec.name in self._plan.self_checks,
                     )
                 else:
                     trainer.regroup(group, member=group.index)
@@ -385,7 +398,7 @@ class Worker:
         if outcome is Outcome.FINISHED:
             try:
                 message = self._finish(seat, trainer, report)
-            except Exception as error:  # noqa: BLE001 - user code and disk: the job's failure
+            except USER_ERRORS as error:  # of user code or the disk: the job's failure
                 self._fail(name, generation, error)
         elif outcome is Outcome.FAILED:
             failure = report.failure
@@ -423,8 +436,7 @@ class Worker:
         state, model = trainer.state, seat.model
         assert report.stop is not None
         begin = time.perf_counter()
-        holdout = seat.data.holdout()
-        metrics = {} if holdout is None else model.evaluate(state.arrays, holdout)
+        metrics = _evaluate(seat, state)
         seat.usage["compute"] += time.perf_counter() - begin
         finished = ev.JobFinished(
             seat.spec.name,
@@ -435,7 +447,7 @@ class Worker:
             state.loss_digest(),
             state.model_digest(model),
             report.stop.value,
-            {key: float(value) for key, value in metrics.items()},
+            metrics,
         )
         info = ModelInfo(
             job=seat.spec.name,
@@ -459,8 +471,10 @@ class Worker:
         write_model(self._run.model_file(seat.spec.name), SavedModel(info, arrays))
         return finished
 
-    def _fail(self, job: str, generation: int, error: Exception) -> None:
-        details = "" if isinstance(error, HpcslaqError) else traceback.format_exc()
+    def _fail(self, job: str, generation: int, error: BaseException) -> None:
+        # Our own errors say all; where user code is behind one, its place is wanted, too.
+        is_plain = isinstance(error, HpcslaqError) and error.__cause__ is None
+        details = "" if is_plain else "".join(traceback.format_exception(error))
         message = ev.JobFailed(job, generation, self._rank, _one_line(error), details)
         self._channel.send(0, TAG_EVENT, message)
 
@@ -480,6 +494,18 @@ class Worker:
         self._channel.flush(10.0)
 
 
+def _evaluate(seat: Seat, state: TrainState) -> dict[str, float]:
+    """The measures on held-out rows. Raises TrainingError, from whatever user code raised."""
+    holdout = seat.data.holdout()
+    if holdout is None:
+        return {}
+    try:
+        found = seat.model.evaluate(state.arrays, holdout)
+        return {str(key): float(value) for key, value in found.items()}
+    except USER_ERRORS as error:
+        raise TrainingError(f"evaluate: {one_line(error)}") from error
+
+
 def _outcome(report: StepReport) -> Outcome:
     if report.failure is not None:
         return Outcome.FAILED
@@ -489,12 +515,13 @@ def _outcome(report: StepReport) -> Outcome:
 
 
 def _share_failure(group: JobGroup, report: StepReport) -> StepReport:
-    """The report with the failing member's details, on all members."""
+    """The report with what the failing member says of its failure, on all members."""
     failure = report.failure
     assert failure is not None
-    payload = failure.details.encode() if group.index == failure.member else None
-    details = group.broadcast(payload, failure.member).decode(errors="replace")
-    return replace(report, failure=replace(failure, details=details))
+    said = json.dumps([failure.message, failure.details]).encode()
+    payload = said if group.index == failure.member else None
+    message, details = json.loads(group.broadcast(payload, failure.member))
+    return replace(report, failure=replace(failure, message=message, details=details))
 
 
 def _snapshot(seat: Seat, state: TrainState) -> Snapshot:
@@ -503,7 +530,7 @@ def _snapshot(seat: Seat, state: TrainState) -> Snapshot:
     return Snapshot(state.iterations, state.epochs, arrays)
 
 
-def _one_line(error: Exception) -> str:
-    text = str(error).splitlines()
-    first = text[0] if text else ""
-    return first if isinstance(error, HpcslaqError) else f"{type(error).__name__}: {first}"
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, HpcslaqError):
+        return "".join(str(error).splitlines()[:1])
+    return one_line(error)

@@ -99,6 +99,8 @@ class RunOptions:
     ranks: int | None = None
     #: The run checkpoints and stops after this time; None: no limit.
     time_limit_s: float | None = None
+    #: Jobs that do not say otherwise are self-checked (see `JobFile.self_checks`).
+    self_check: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,10 @@ class JobFile:
     jobs: tuple[JobSpec, ...]
     #: Data by the name that jobs use: `{"source": BUILT-IN}` or `{"path": FILE}`, and options.
     data: Mapping[str, Mapping[str, object]]
+    #: Values that held-out measures are compared with in the report: job -> measure -> value.
+    references: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    #: Names of the jobs whose chunks are now and then computed again on another rank.
+    self_checks: tuple[str, ...] = ()
 
 
 _RUN_FIELDS = {
@@ -119,8 +125,9 @@ _RUN_FIELDS = {
     "report_every": Field(FieldType.DURATION),
     "ranks": Field(FieldType.INTEGER, least=2, most=10**6),
     "time_limit": Field(FieldType.DURATION, above=0),
+    "self_check": Field(FieldType.FLAG),
 }
-#: Keys of a job that hold one value; the other three are `name`, `options` and `sweep`.
+#: Keys of a job that hold one value of its JobSpec.
 _JOB_FIELDS = {
     "model": Field(FieldType.TEXT),
     "data": Field(FieldType.TEXT),
@@ -136,7 +143,9 @@ _JOB_FIELDS = {
     "deadline": Field(FieldType.DURATION, above=0),
     "seed": Field(FieldType.INTEGER, least=0, most=_MAX_SEED),
 }
-_JOB_KEYS = ("name", *_JOB_FIELDS, "options", "sweep")
+_REFERENCE_FIELD = Field(FieldType.NUMBER)
+_SELF_CHECK_FIELD = Field(FieldType.FLAG)
+_JOB_KEYS = ("name", *_JOB_FIELDS, "options", "sweep", "reference", "self_check")
 #: Field of RunOptions or JobSpec by key of the file, where they differ.
 _FIELD_OF_KEY = {
     "round": "round_s",
@@ -205,8 +214,14 @@ def _check_document(
     sources = _read_data(document.get("data", {}), catalogue, directory, check_files, place)
     reader = _JobReader(catalogue, sources, run, directory, check_files)
     jobs = tuple(reader.read(document, place))
-    used = {spec.data: reader.source(spec.data) for spec in jobs}
-    return JobFile(run, jobs, used)
+    used = {job.spec.data: reader.source(job.spec.data) for job in jobs}
+    return JobFile(
+        run,
+        tuple(job.spec for job in jobs),
+        used,
+        {job.spec.name: job.reference for job in jobs if job.reference},
+        tuple(job.spec.name for job in jobs if job.is_self_checked),
+    )
 
 
 def with_policy(job_file: JobFile, policy: str, catalogue: Catalogue) -> JobFile:
@@ -234,6 +249,8 @@ def to_document(job_file: JobFile) -> dict[str, object]:
         job: dict[str, object] = {"name": spec.name}
         for key in _JOB_FIELDS:
             job[key] = getattr(spec, _FIELD_OF_KEY.get(key, key))
+        job["self_check"] = spec.name in job_file.self_checks
+        job["reference"] = dict(job_file.references.get(spec.name, {}))
         jobs.append({**job, "options": dict(spec.options)})
     return {"run": run, "data": {k: dict(v) for k, v in job_file.data.items()}, "job": jobs}
 
@@ -328,6 +345,15 @@ def _resolve(value: object, directory: str, check_files: bool, place: Place) -> 
 
 
 @dataclass(frozen=True, slots=True)
+class _ReadJob:
+    """One job of a file, with what is said of it besides its JobSpec."""
+
+    spec: JobSpec
+    reference: Mapping[str, float]
+    is_self_checked: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _JobReader:
     """Reads the `[[job]]` tables of one file."""
 
@@ -345,7 +371,7 @@ class _JobReader:
             return self.sources[name]
         return {"source": name} if name in self.catalogue.builtin_data else {"path": name}
 
-    def read(self, document: Mapping[str, object], place: Place) -> Iterator[JobSpec]:
+    def read(self, document: Mapping[str, object], place: Place) -> Iterator[_ReadJob]:
         """Yield all jobs of the file in order, sweeps expanded."""
         defaults = self._read_defaults(document.get("defaults", {}), place.at("defaults"))
         tables = document.get("job", [])
@@ -356,30 +382,33 @@ class _JobReader:
         first_place: dict[str, str] = {}
         for number, table in enumerate(tables, 1):
             where = Place(place.file, f"job[{number}]")
-            for spec, at in self._read_table(table, defaults, where):
-                if spec.name in first_place:
-                    problem = f"duplicate name, also that of {first_place[spec.name]}"
-                    raise at.at("name").error(problem, value=spec.name)
-                first_place[spec.name] = at.key
+            for job, at in self._read_table(table, defaults, where):
+                name = job.spec.name
+                if name in first_place:
+                    problem = f"duplicate name, also that of {first_place[name]}"
+                    raise at.at("name").error(problem, value=name)
+                first_place[name] = at.key
                 if len(first_place) > MAX_JOBS:
                     raise place.at("job").error(f"more than {MAX_JOBS} jobs")
-                yield spec
+                yield job
 
     def _read_defaults(self, value: object, place: Place) -> dict[str, object]:
         table = as_table(value, place)
-        valid = [key for key in _JOB_KEYS if key not in ("name", "sweep")]
+        valid = [key for key in _JOB_KEYS if key not in ("name", "sweep", "reference")]
         for key, element in table.items():
             if key not in valid:
                 raise place.unknown(key, element, valid)
             if key == "options":
                 as_table(element, place.at(key))
+            elif key == "self_check":
+                _SELF_CHECK_FIELD.check(element, place.at(key))
             else:
                 _JOB_FIELDS[key].check(element, place.at(key))
         return table
 
     def _read_table(
         self, value: object, defaults: Mapping[str, object], place: Place
-    ) -> Iterator[tuple[JobSpec, Place]]:
+    ) -> Iterator[tuple[_ReadJob, Place]]:
         """The jobs of one table, each with its place for messages."""
         table = as_table(value, place)
         name = table.get("name")
@@ -410,6 +439,19 @@ class _JobReader:
             yield self._read_job(full, {**merged, **values}, {**options, **swept}, where), where
 
     def _read_job(
+        self, name: str, table: Mapping[str, object], options: dict[str, object], place: Place
+    ) -> _ReadJob:
+        spec = self._read_spec(name, table, options, place)
+        where = place.at("reference")
+        reference = {
+            key: float(str(_REFERENCE_FIELD.check(value, where.at(key))))
+            for key, value in as_table(table.get("reference", {}), where).items()
+        }
+        is_checked = table.get("self_check", self.run.self_check)
+        _SELF_CHECK_FIELD.check(is_checked, place.at("self_check"))
+        return _ReadJob(spec, reference, bool(is_checked))
+
+    def _read_spec(
         self, name: str, table: Mapping[str, object], options: dict[str, object], place: Place
     ) -> JobSpec:
         values: dict[str, Any] = {

@@ -36,6 +36,10 @@ class RunPlan:
     report_every_s: float = 0.1
     #: The job file that was asked for, for people.
     job_file: str = ""
+    #: What the report shows beside held-out measures: job -> measure -> value.
+    references: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    #: Names of the jobs that are self-checked.
+    self_checks: tuple[str, ...] = ()
 
     def write(self, run: RunDirectory) -> None:
         """Write the plan as the run's `run.toml`."""
@@ -44,6 +48,8 @@ class RunPlan:
             "run": {name: getattr(self, name) for name in _SETTINGS},
             "data": {key: {"path": path} for key, path in self.data_paths.items()},
             "job": [_CODEC.to_json(job) for job in self.jobs],
+            "reference": {job: dict(values) for job, values in self.references.items()},
+            "self_checks": list(self.self_checks),
         }
         run.write_run_toml(document)
 
@@ -56,6 +62,8 @@ class RunPlan:
                 jobs=tuple(_CODEC.from_json(job) for job in document["job"]),
                 data_paths={key: item["path"] for key, item in document["data"].items()},
                 job_file=document["job_file"],
+                references=document.get("reference", {}),
+                self_checks=tuple(document.get("self_checks", ())),
                 **{name: document["run"][name] for name in _SETTINGS},
             )
         except (KeyError, TypeError, HpcslaqError) as error:

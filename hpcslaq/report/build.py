@@ -155,6 +155,8 @@ class RunReader:
             "is_deadline_met": is_met,
             "seed": spec.seed,
             "options": {key: _plain(value) for key, value in spec.options.items()},
+            "reference": dict(self.plan.references.get(spec.name, {})),
+            "is_self_checked": spec.name in self.plan.self_checks,
             "lost_share": lost_share(described["usage_s"]),
             "model_file": str(model_file) if model_file and model_file.is_file() else None,
         }

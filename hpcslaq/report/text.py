@@ -104,7 +104,11 @@ def environment(report: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def job_table(report: Mapping[str, Any], *, all_metrics: bool = False) -> TextTable:
-    """A row for each job: what it cost and what came of it."""
+    """A row for each job: what it cost and what came of it.
+
+    Where a job file gives references for held-out measures, they have a column of their own.
+    """
+    has_references = any(job["reference"] for job in report["jobs"])
     columns = {
         "job": False,
         "model": False,
@@ -112,13 +116,15 @@ def job_table(report: Mapping[str, Any], *, all_metrics: bool = False) -> TextTa
         "epochs": True,
         "loss": True,
         "held-out": False,
+        **({"reference": False} if has_references else {}),
         "regroups": True,
         "rank-s": True,
         "queued": True,
         "JCT": True,
         "lost": True,
     }
-    rows = tuple(_job_cells(job, all_metrics=all_metrics) for job in report["jobs"])
+    cells = (_job_cells(job, all_metrics=all_metrics) for job in report["jobs"])
+    rows = tuple(tuple(row[column] for column in columns) for row in cells)
     return TextTable(tuple(columns), tuple(columns.values()), rows)
 
 
@@ -175,22 +181,28 @@ def number(value: float | None) -> str:
     return _NONE if value is None else f"{value:#.5g}"
 
 
-def _job_cells(job: Mapping[str, Any], *, all_metrics: bool) -> tuple[str, ...]:
-    metrics = [f"{name} {value:.4g}" for name, value in job["metrics"].items() if value is not None]
+def _job_cells(job: Mapping[str, Any], *, all_metrics: bool) -> dict[str, str]:
+    """The cells of a job's row by column."""
+    references = job["reference"]
+    found = {name: value for name, value in job["metrics"].items() if value is not None}
+    # What is compared comes first: it is what a narrow table shows.
+    names = sorted(found, key=lambda name: name not in references)
+    shown = names if all_metrics else names[: max(1, len(references))]
     loss = job["last_loss"] if job["final_loss"] is None else job["final_loss"]
-    return (
-        job["name"],
-        job["model"],
-        job["state"],
-        f"{job['epochs']}/{job['max_epochs']}",
-        number(loss),
-        ", ".join(metrics if all_metrics else metrics[:1]) or _NONE,
-        str(job["regroups"]),
-        f"{job['rank_seconds']:,.1f}",
-        seconds(job["queue_s"]),
-        seconds(job["jct_s"]),
-        percent(job["lost_share"], 1),
-    )
+    return {
+        "job": job["name"],
+        "model": job["model"],
+        "state": job["state"],
+        "epochs": f"{job['epochs']}/{job['max_epochs']}",
+        "loss": number(loss),
+        "held-out": ", ".join(f"{name} {found[name]:.4g}" for name in shown) or _NONE,
+        "reference": ", ".join(f"{n} {value:.4g}" for n, value in references.items()) or _NONE,
+        "regroups": str(job["regroups"]),
+        "rank-s": f"{job['rank_seconds']:,.1f}",
+        "queued": seconds(job["queue_s"]),
+        "JCT": seconds(job["jct_s"]),
+        "lost": percent(job["lost_share"], 1),
+    }
 
 
 def _regroups(run: Mapping[str, Any]) -> str:

@@ -1,8 +1,10 @@
 """Models in summation form and the loop that trains them, the same bits on any allocation.
 
-The interface for models of your own is documented in `hpcslaq.train.model`.
+The interface for models of your own is documented in `hpcslaq.train.model` and, with an
+example, in docs/models.md.
 """
 
+from hpcslaq.core.jobs import Convergence
 from hpcslaq.train.catalogue import MODELS, build_model, load_model_class
 from hpcslaq.train.model import (
     Batch,
@@ -15,6 +17,9 @@ from hpcslaq.train.model import (
     TrainingData,
     batch_rows,
     data_info,
+    require_classes,
+    require_regression,
+    steps_for_batches,
 )
 from hpcslaq.train.options import Option, validate_options
 from hpcslaq.train.state import TrainState, initial_state
@@ -40,7 +45,11 @@ __all__ = [
     "DataInfo",
     "Batch",
     "TrainingData",
+    "Convergence",
     "batch_rows",
+    "steps_for_batches",
+    "require_classes",
+    "require_regression",
     # what a driver needs
     "MODELS",
     "build_model",

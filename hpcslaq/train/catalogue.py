@@ -10,10 +10,11 @@ import importlib.util
 import sys
 import zlib
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
 
-from hpcslaq.errors import NotFoundError, TrainingError
+from hpcslaq.errors import HpcslaqError, NotFoundError, TrainingError
 from hpcslaq.train.model import Model
 from hpcslaq.train.options import validate_options
 
@@ -64,14 +65,18 @@ def build_model(name: str, options: Mapping[str, object]) -> Model:
 
 def _load_module(name: str, module_name: str) -> ModuleType:
     try:
-        if module_name.endswith(".py"):
-            return _load_file(name, Path(module_name).resolve())
-        return importlib.import_module(module_name)
+        # What a user's module prints must not end up in the output of a command.
+        with redirect_stdout(sys.stderr):
+            if module_name.endswith(".py"):
+                return _load_file(name, Path(module_name).resolve())
+            return importlib.import_module(module_name)
+    except HpcslaqError:
+        raise
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name + ".").startswith(error.name + "."):
             raise NotFoundError(f"model {name!r}: there is no module {module_name}") from error
         raise TrainingError(f"model {name!r}: {module_name} needs {error.name}") from error
-    except (ImportError, SyntaxError, NameError, AttributeError, TypeError, ValueError) as error:
+    except (Exception, SystemExit) as error:  # of user code, whatever it does
         problem = f"{type(error).__name__}: {error}"
         raise TrainingError(f"model {name!r}: {module_name} does not load: {problem}") from error
 

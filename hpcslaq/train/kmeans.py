@@ -1,8 +1,8 @@
-"""K-means by Lloyd's iteration, from k-means++ centres of a sample.
+"""K-means by Lloyd's iteration, from k-means++ centres of a sample or k-means|| of all rows.
 
 Source: Lloyd (1982); seeding from Arthur and Vassilvitskii (2007), with several candidates
-a round of which the best is kept. A cluster that lost all rows restarts beside the centre of
-the cluster with the largest inertia.
+a round of which the best is kept; k-means|| is in `kmeans_parallel`. A cluster that lost all
+rows restarts beside the centre of the cluster with the largest inertia.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from scipy import sparse
 
 from hpcslaq.core.jobs import Convergence
 from hpcslaq.errors import DataError
+from hpcslaq.train import kmeans_parallel
 from hpcslaq.train.blocks import row_blocks
 from hpcslaq.train.exact import Statistics
 from hpcslaq.train.model import (
@@ -45,7 +46,13 @@ class KMeans(Model):
     convergence: ClassVar[Convergence] = Convergence.SUPERLINEAR
     options: ClassVar[Mapping[str, Option]] = {
         "clusters": Option(int, 8, "number of centres", at_least=1),
-        "init": Option(str, "k-means++", "first centres", choices=("k-means++", "random")),
+        "init": Option(
+            str, "k-means++", "first centres", choices=("k-means++", "k-means||", "random")
+        ),
+        "rounds": Option(int, 5, "passes of k-means|| that draw candidates", at_least=1),
+        "oversampling": Option(
+            float, 2.0, "candidates that k-means|| draws in a round, per cluster", above=0.0
+        ),
         "sample": Option(int, 10_000, "rows that the first centres are chosen from", at_least=1),
         "centre_tolerance": Option(
             float, 0.0, "ends when no centre's coordinate moved by more", at_least=0.0
@@ -59,15 +66,29 @@ class KMeans(Model):
             raise DataError(f"kmeans: {info.num_rows} rows are fewer than {clusters} clusters")
 
     def initial_state(self, data: TrainingData, rng: np.random.Generator) -> State:
-        """Centres chosen from a sample of the rows."""
-        clusters = self.settings["clusters"]
-        rows = sample_rows(data, max(self.settings["sample"], clusters), rng)
-        if self.settings["init"] == "random":
-            return {"centres": rows[rng.choice(len(rows), clusters, replace=False)]}
-        return {"centres": spread_centres(rows, clusters, rng)}
+        """Centres chosen from a sample of the rows; for k-means|| random ones and a candidate."""
+        clusters, init = self.settings["clusters"], self.settings["init"]
+        size = clusters if init == "k-means||" else max(self.settings["sample"], clusters)
+        rows = sample_rows(data, size, rng)
+        rest = kmeans_parallel.nothing(data.num_features)
+        if init == "k-means++":
+            return {"centres": spread_centres(rows, clusters, rng), **rest}
+        centres = rows[rng.choice(len(rows), clusters, replace=False)]
+        if init == "k-means||":
+            rest = kmeans_parallel.start(centres[:1].copy())
+        return {"centres": centres, **rest}
+
+    @property
+    def _num_drawn(self) -> int:
+        return max(1, round(float(self.settings["oversampling"] * self.settings["clusters"])))
 
     def statistics(self, state: State, chunk: Chunk, draw: Draw) -> Statistics:
         """Per cluster: sum of its rows (k, d), number of rows (k,) and inertia (k,)."""
+        if kmeans_parallel.is_under_way(state):
+            rounds, num_drawn = self.settings["rounds"], self._num_drawn
+            squares = _row_squares(chunk)
+            return kmeans_parallel.statistics(state, chunk, squares, draw, rounds, num_drawn)
+        chunk.cache.pop("candidates", None)
         centres = state["centres"]
         num_clusters = len(centres)
         sums, counts, inertias = (
@@ -89,7 +110,14 @@ class KMeans(Model):
         return {"sums": sums, "counts": counts, "inertias": inertias}
 
     def update(self, state: State, totals: Totals, context: Context) -> Step:
-        """Move each centre to the mean of its rows."""
+        """Move each centre to the mean of its rows; a round of k-means|| is no iteration."""
+        if kmeans_parallel.is_under_way(state):
+            weights = kmeans_parallel.update(state, totals, context, self._num_drawn)
+            if weights is not None:
+                rows, clusters = state["candidates"], self.settings["clusters"]
+                state["centres"] = spread_centres(rows, clusters, context.rng(2), weights)
+                state |= kmeans_parallel.nothing(rows.shape[1])
+            return Step(None)
         counts, inertias, old = totals["counts"], totals["inertias"], state["centres"]
         loss = max(float(inertias.sum()), 0.0) / context.info.num_rows
         centres = totals["sums"] / np.maximum(counts, 1.0)[:, None]
@@ -142,12 +170,21 @@ def sample_rows(data: TrainingData, size: int, rng: np.random.Generator) -> Arra
     return np.asarray(X.toarray() if sparse.issparse(X) else X, dtype=np.float64)
 
 
-def spread_centres(rows: Array, num_centres: int, rng: np.random.Generator) -> Array:
-    """Centres (k, d) among the rows by greedy k-means++ (Arthur and Vassilvitskii, section 2)."""
+def spread_centres(
+    rows: Array, num_centres: int, rng: np.random.Generator, weights: Array | None = None
+) -> Array:
+    """Centres (k, d) among the rows by greedy k-means++ (Arthur and Vassilvitskii, section 2).
+
+    weights : (n,) how many rows each stands for; None: one.
+    """
     num_trials = 2 + int(np.log(num_centres))
     squares = np.einsum("ij,ij->i", rows, rows)
-    chosen = [int(rng.integers(len(rows)))]
-    nearest = _squared_distances(rows, squares, chosen)[:, 0]
+    if weights is None:
+        weights, first = np.ones(len(rows)), int(rng.integers(len(rows)))
+    else:
+        first = int(rng.choice(len(rows), p=weights / weights.sum()))
+    chosen = [first]
+    nearest = weights * _squared_distances(rows, squares, chosen)[:, 0]
     while len(chosen) < num_centres:
         total = float(nearest.sum())
         if total <= 0:  # fewer different rows than centres
@@ -156,7 +193,8 @@ def spread_centres(rows: Array, num_centres: int, rng: np.random.Generator) -> A
         cumulated = np.cumsum(nearest)
         drawn = rng.random(num_trials) * cumulated[-1]
         trials = np.minimum(np.searchsorted(cumulated, drawn), len(rows) - 1)
-        distances = np.minimum(nearest[:, None], _squared_distances(rows, squares, trials))
+        distances = weights[:, None] * _squared_distances(rows, squares, trials)
+        distances = np.minimum(nearest[:, None], distances)
         best = int(distances.sum(axis=0).argmin())
         chosen.append(int(trials[best]))
         nearest = distances[:, best]

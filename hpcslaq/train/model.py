@@ -136,6 +136,8 @@ class Draw:
     step: int
     steps_per_epoch: int
     chunk: int
+    #: Chunks that the job has.
+    num_chunks: int = 1
 
     def rng(self, *keys: int) -> np.random.Generator:
         """A generator keyed by (seed, epoch, step, chunk, *keys): the same on any rank."""
@@ -180,7 +182,7 @@ class Step:
 class Model(ABC):
     """A model in summation form. Subclass it; see the module's docstring for an example."""
 
-    #: Convergence class, for the prediction of losses.
+    #: Convergence class, for the prediction of losses (see also `convergence_of`).
     convergence: ClassVar[Convergence] = Convergence.SUBLINEAR
     #: Scores of `predict` above this mean class 1, where there is one score a row.
     decision_threshold: ClassVar[float] = 0.5
@@ -190,6 +192,11 @@ class Model(ABC):
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """Keep the validated hyperparameters (see `options.validate_options`)."""
         self.settings: dict[str, Any] = dict(settings)
+
+    @classmethod
+    def convergence_of(cls, settings: Mapping[str, Any]) -> Convergence:
+        """The convergence class with these (validated) hyperparameters; that of the class here."""
+        return cls.convergence
 
     def check_data(self, info: DataInfo) -> None:
         """Raises DataError if the model cannot be trained on such data. Any rows will do here."""

@@ -54,6 +54,7 @@ OPTIONS: Mapping[str, Option] = {
 class ScoreModel(Model):
     """Base class; the parameters are W (d, K) row by row, then b (K,), in one vector."""
 
+    #: With the default solver.
     convergence: ClassVar[Convergence] = Convergence.SUPERLINEAR
     options: ClassVar[Mapping[str, Option]] = OPTIONS
 
@@ -61,6 +62,12 @@ class ScoreModel(Model):
         super().__init__(settings)
         self.solver: str = self.settings["solver"]
         self.is_stochastic = self.solver in stochastic.NAMES
+
+    @classmethod
+    def convergence_of(cls, settings: Mapping[str, Any]) -> Convergence:
+        """Superlinear with `lbfgs`; gradient descent and mini-batches are first-order methods."""
+        is_newton = settings["solver"] == "lbfgs"
+        return Convergence.SUPERLINEAR if is_newton else Convergence.SUBLINEAR
 
     @abstractmethod
     def row_losses(

@@ -106,8 +106,14 @@ class TrainState:
         return hashlib.sha256(model.parameters(self.arrays).astype("<f8").tobytes()).hexdigest()
 
     def checksum(self, model: Model) -> float:
-        """CRC-32 of parameters, counters and the last loss: members compare it at boundaries."""
+        """CRC-32 of parameters, counters and the last loss: members compare it at boundaries.
+
+        Raises TrainingError where a parameter is NaN.
+        """
         parameters = np.ascontiguousarray(model.parameters(self.arrays), dtype=np.float64)
+        num_bad = int(np.count_nonzero(np.isnan(parameters)))
+        if num_bad:
+            raise TrainingError(f"{num_bad} of {parameters.size} parameters are NaN")
         crc = zlib.crc32(repr((self.iterations, self.epochs, self.last_loss)).encode())
         return float(zlib.crc32(parameters.data, crc))
 

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hpcslaq.core.jobs import Convergence
 from hpcslaq.train import metrics
 from hpcslaq.train.model import (
     Array,
@@ -40,7 +39,6 @@ _FIRST_WIDTH, _SHRINK = 0.1, 0.1
 class LinearSVM(ScoreModel):
     """Binary linear SVM with an L2 penalty; labels 0 and 1."""
 
-    convergence: ClassVar[Convergence] = Convergence.SUBLINEAR
     options: ClassVar[Mapping[str, Option]] = {
         **OPTIONS,
         "l2": Option(float, 1e-4, "weight of the penalty l2/2 |W|^2 on the mean loss", at_least=0),

@@ -29,6 +29,7 @@ from hpcslaq.train.exact import (
     Array,
     ExactSum,
     Layout,
+    Statistics,
     misfits,
     next_bounds,
     not_finite,
@@ -44,8 +45,11 @@ from hpcslaq.train.model import (
     TrainingData,
     data_info,
 )
+from hpcslaq.train.selfcheck import NUM_PLACES, SelfCheck
 from hpcslaq.train.state import TrainState
 
+#: What user code may raise that is its job's failure; KeyboardInterrupt is the user's wish.
+USER_ERRORS = (Exception, SystemExit)
 #: How often a pass may be computed again before its statistics count as not reproducible.
 _MAX_REDOS = 2
 #: Checks in a row at which the members' states may differ: unlike processors differ now and
@@ -104,7 +108,9 @@ class StopRule(Enum):
 
 # Places in the MAX buffer after the flags: pairs (value, -value) whose maxima are equal up to
 # the sign exactly if all members have the same value. Then the maxima of the segments.
+# The self-check's places come last, where there is one.
 _LAYOUT, _CHECKSUM, _PASSES, _STEPS, _MAXIMA = 8, 10, 12, 14, 16
+_CHECKS = _MAXIMA + MAX_SEGMENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +170,20 @@ class Trainer:
         member: int = 0,
         chunks: Iterable[int] | None = None,
         clock: Callable[[], float] = lambda: 0.0,
+        self_check: bool = False,
     ) -> None:
-        """Join the job as `member`; `chunks` defaults to this member's `chunk_share`."""
+        """Join the job as `member`; `chunks` defaults to this member's `chunk_share`.
+
+        self_check : now and then a chunk is computed again elsewhere (all members alike).
+        """
         self.spec, self.model, self.data, self.state = spec, model, data, state
         self._info = data_info(data)
         self._steps_per_epoch = 1
         #: Name and type of each array of the model's state: they stay the same for ever.
         self._types = {name: array.dtype for name, array in state.arrays.items()}
         self._sum = ExactSum(spec.num_chunks)
-        self._buffer: Array = np.zeros(_MAXIMA + MAX_SEGMENTS)
+        self._check = SelfCheck() if self_check else None
+        self._buffer: Array = np.zeros(_CHECKS + (NUM_PLACES if self_check else 0))
         self._clock = clock
         self._reduce_s = 0.0
         self._chunks: dict[int, Chunk] = {}
@@ -255,15 +266,34 @@ class Trainer:
         self._sum.begin(bounds)
         if self.state.step == 0:
             self._attempt("parameters", self._note_checksum)
+        check = self._check
+        if check is not None:
+            place = (self.spec.seed, self.state.passes, self.spec.num_chunks)
+            check.begin(*place, self.member, self._reducer.num_members)
         for index in self._indices:
             if self._error is not None:
                 return
             self._attempt(f"statistics of chunk {index}", self._add_chunk, index)
+        if check is not None and check.is_checker:
+            self._attempt(f"self-check of chunk {check.chunk}", self._check_chunk, check)
 
     def _add_chunk(self, index: int) -> None:
-        state = self.state
-        draw = Draw(self.spec.seed, state.epochs, state.step, self._steps_per_epoch, index)
-        self._sum.add(self.model.statistics(state.arrays, self._chunk(index), draw))
+        statistics = self._statistics(self._chunk(index))
+        self._sum.add(statistics)
+        if self._check is not None and self._check.chunk == index:
+            self._check.note(statistics)
+
+    def _check_chunk(self, check: SelfCheck) -> None:
+        """Compute a chunk as one that has just arrived here: from the data, with empty cache."""
+        assert check.chunk is not None
+        batch = self.data.chunk(check.chunk, self.spec.num_chunks)
+        check.note(self._statistics(Chunk(check.chunk, batch.X, batch.y)))
+
+    def _statistics(self, chunk: Chunk) -> Statistics:
+        state, spec = self.state, self.spec
+        steps = self._steps_per_epoch
+        draw = Draw(spec.seed, state.epochs, state.step, steps, chunk.index, spec.num_chunks)
+        return self.model.statistics(state.arrays, chunk, draw)
 
     def _count_steps(self) -> None:
         steps = operator.index(self.model.steps_per_epoch(self._info))
@@ -310,6 +340,8 @@ class Trainer:
                 buffer[_MAXIMA : _MAXIMA + len(layout.names)] = self._sum.maxima
             if self.state.step == 0:
                 _set_pair(buffer, _CHECKSUM, self._checksum)
+        if self._check is not None:
+            self._check.fill(buffer[_CHECKS:])
         began_at = self._clock()
         self._reducer.maximum(buffer)
         self._reduce_s += self._clock() - began_at
@@ -339,7 +371,8 @@ class Trainer:
             return self._failed_alike(
                 reduced, f"statistics {', '.join(infinite)}: not finite (NaN, infinite or > 2^1000)"
             )
-        return None
+        problem = None if self._check is None else self._check.verdict(reduced[_CHECKS:], layout)
+        return None if problem is None else self._failed_alike(reduced, problem)
 
     def _finish(
         self, layout: Layout, maxima: list[float], reduced: Array, num_redos: int
@@ -492,16 +525,22 @@ class Trainer:
 
 def described(error: BaseException) -> tuple[str, str]:
     """One line on an exception, and its traceback: of bounded size, fit to be written down."""
-    try:
-        text = str(error)[:1000]
-    except Exception:  # noqa: BLE001 - user code: the exception's own __str__
-        text = "(its message cannot be shown)"
-    first = text.splitlines()[0] if text else ""
     details = "".join(traceback.format_exception(error))
     if len(details) > _MAX_DETAILS:
         half = _MAX_DETAILS // 2
         details = f"{details[:half]}\n[...]\n{details[-half:]}"
-    return _printable(f"{type(error).__name__}: {first}"), _printable(details)
+    return _printable(one_line(error)), _printable(details)
+
+
+def one_line(error: BaseException) -> str:
+    """The class of an error and the first line of what it says."""
+    if isinstance(error, SystemExit):
+        return f"SystemExit: sys.exit({error.code!r}) was called; a model must raise an error"
+    try:
+        text = str(error)[:1000]
+    except Exception:  # noqa: BLE001 - user code: the exception's own __str__
+        text = "(its message cannot be shown)"
+    return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"
 
 
 def _printable(text: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcslaq.cli.prepare import prepare_run, read_checked
+from hpcslaq.core.jobs import Convergence
 from hpcslaq.errors import DataError, JobFileError
 from hpcslaq.record.plan import RunPlan
 from hpcslaq.record.rundir import RunDirectory
@@ -26,6 +27,24 @@ def test_the_plan_holds_the_jobs_and_the_prepared_data(job_file: Path, tmp_path:
     assert [job.name for job in plan.jobs] == ["a-l2=0.1", "a-l2=1.0"]
     assert (Path(plan.data_paths["own"]) / "meta.json").is_file()
     assert (plan.policy, plan.job_file) == ("fair", str(job_file))
+
+
+def test_the_plan_holds_what_is_said_of_a_job_besides_its_spec(
+    job_file: Path, tmp_path: Path
+) -> None:
+    text = job_file.read_text().replace("epochs = 3", "epochs = 3\nself_check = true")
+    job_file.write_text(text.replace("[job.sweep]", "reference = { auc = 0.75 }\n[job.sweep]"))
+    plan = RunPlan.read(prepared(job_file, tmp_path / "run"))
+    assert plan.self_checks == ("a-l2=0.1", "a-l2=1.0")
+    assert plan.references == {name: {"auc": 0.75} for name in plan.self_checks}
+
+
+def test_the_solver_decides_the_convergence_class(job_file: Path) -> None:
+    newton = read_checked(job_file).jobs[0]
+    job_file.write_text(job_file.read_text().replace("[job.sweep]", '[job.sweep]\nsolver = ["gd"]'))
+    descent = read_checked(job_file).jobs[0]
+    assert newton.convergence is Convergence.SUPERLINEAR
+    assert descent.convergence is Convergence.SUBLINEAR
 
 
 def test_the_same_jobs_take_an_earlier_attempt_up_again(job_file: Path, tmp_path: Path) -> None:

@@ -161,17 +161,35 @@ def test_a_model_is_loaded_without_mpi_and_predicts(any_mpi, live, data_path):
     [
         ({"fail_at_epoch": 3}, "the user's code has a bug"),
         ({"nan_at_epoch": 3}, "loss is nan"),
+        ({"fail_at_epoch": 3, "bad_chunk": 7}, "chunk 7: RuntimeError: the user's code has a bug"),
+        ({"exit_at_epoch": 3}, "sys.exit(3) was called"),
+        ({"shape_at_epoch": 3}, "has shape (6,), another chunk's (1,)"),
+        ({"type_at_epoch": 3}, "'mean' has type float32, at first float64"),
+        ({"noise_at_epoch": 3}, "self-check: statistics 'square' of chunk"),
+        ({"bad_evaluation": True}, "evaluate: ZeroDivisionError: no rows of this kind"),
     ],
 )
 def test_only_the_job_with_bad_user_code_fails(mpi, live, options, message):
-    done = live(mpi, 4, [mean("bad", **options), mean("good", sleep_s=0.02)])
+    jobs = [mean("bad", **options), mean("good", sleep_s=0.02)]
+    done = live(mpi, 4, jobs, self_checks=("bad", "good"))
     assert done.code == 1, done.output
     ((_, failed),) = done.items(ev.JobFailed)
     assert failed.job == "bad"
     assert message in failed.message
-    if "fail_at_epoch" in options:
+    if options.keys() & {"fail_at_epoch", "exit_at_epoch", "bad_evaluation"}:
         assert "user_models.py" in failed.details
     assert set(done.digests()) == {"good"}
+
+
+def test_what_a_model_prints_is_in_its_log_with_the_rank(any_mpi, live):
+    done = live(any_mpi, 3, [mean("loud", is_loud=True), mean("quiet")])
+    assert done.code == 0, done.output
+    lines = done.run.job_log("loud").read_text().splitlines()
+    # 20 epochs of 8 chunks, and the first pass is made again for its grid.
+    assert len(lines) == 21 * 8
+    assert all(line.startswith(("rank 1: epoch", "rank 2: epoch")) for line in lines)
+    assert "epoch" not in done.output
+    assert not done.run.job_log("quiet").exists()
 
 
 def test_a_job_whose_model_does_not_load_fails_and_frees_its_ranks(any_mpi, live):

@@ -150,6 +150,8 @@ max_workers = 4
 weight = 0.5
 deadline = "5m"
 seed = 11
+self_check = true
+reference = { auc = 0.9, loss = 1 }
 options = { solver = "gd", bias = false }
 """
 
@@ -212,6 +214,25 @@ def test_a_full_file_is_read_with_all_its_keys() -> None:
             "test_path": ["/jobs/t1.csv", "/abs/t2.csv"],
         },
     }
+
+
+def test_references_and_self_checks_are_kept_beside_the_specs() -> None:
+    job_file = parse(FULL)
+    assert job_file.references == {"b": {"auc": 0.9, "loss": 1.0}}
+    assert job_file.self_checks == ("b",)
+
+
+def test_a_whole_run_is_self_checked_but_for_jobs_that_say_no() -> None:
+    other = SMALL.replace('"a"', '"b"') + "self_check = false\n"
+    job_file = parse("[run]\nself_check = true\n" + SMALL + other)
+    assert job_file.run.self_check
+    assert job_file.self_checks == ("a",)
+    assert problem(SMALL + 'self_check = "yes"\n').startswith('job[1] "a".self_check: must be true')
+
+
+@pytest.mark.parametrize("value", ['"0.9"', "0.9", "{ auc = nan }", "{ auc = [0.9] }"])
+def test_a_reference_is_a_table_of_numbers(value: str) -> None:
+    assert problem(SMALL + f"reference = {value}\n").startswith('job[1] "a".reference')
 
 
 def test_a_stop_rule_alone_is_enough() -> None:
@@ -308,7 +329,11 @@ def test_an_impossible_sweep_is_refused(sweep: str, message: str) -> None:
             "job[1] \"a\".model: unknown model, got 'logrge' (valid: kmeans, logreg, mlp)",
         ),
         ('"logreg"', "3", 'job[1] "a".model: must be a text, got 3'),
-        ('"census"', '"sensus"', "unknown data, got 'sensus' (valid: census, digits, the path of a file)"),
+        (
+            '"census"',
+            '"sensus"',
+            "unknown data, got 'sensus' (valid: census, digits, the path of a file)",
+        ),
         ('model = "logreg"', "", 'job[1] "a".model: is missing (valid: kmeans, logreg, mlp)'),
         ('data = "census"', "", 'job[1] "a".data: is missing (valid: census, digits)'),
         ('name = "a"', "", "job[1].name: is missing"),

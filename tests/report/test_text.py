@@ -62,6 +62,18 @@ def test_all_metrics_are_shown_where_there_is_room(ended_run: RunDirectory) -> N
     assert "auc 0.75, nan 1.5" in rows[0]
 
 
+def test_references_stand_beside_what_is_compared_with_them(ended_run: RunDirectory) -> None:
+    report = build_report(ended_run)
+    assert "reference" not in job_table(report).columns
+    report["jobs"][0]["reference"] = {"nan": 1.25}
+    table = job_table(report)
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert (rows[0]["held-out"], rows[0]["reference"]) == ("nan 1.5", "nan 1.25")
+    assert (rows[1]["held-out"], rows[1]["reference"]) == ("-", "-")
+    full = job_table(report, all_metrics=True).rows
+    assert "nan 1.5, auc 0.75" in full[0]
+
+
 def test_the_table_of_results_has_whole_digests(ended_run: RunDirectory) -> None:
     rows = result_table(build_report(ended_run)).rows
     assert rows[0] == ("alpha", "digits", "4", "epochs", "ab" * 32, "cd" * 32)

@@ -57,6 +57,23 @@ def test_a_class_is_loaded_from_a_file(file):
     assert load_model_class(f"{file}:Mean") is load_model_class(f"{file}:Mean")
 
 
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [("raise SystemExit(7)", "SystemExit: 7"), ("1 / 0", "ZeroDivisionError: division by zero")],
+)
+def test_a_file_that_ends_badly_is_explained(file, line, problem):
+    file.write_text(line)
+    with pytest.raises(TrainingError, match=f"does not load: {problem}"):
+        load_model_class(f"{file}:Mean")
+
+
+def test_what_a_file_prints_when_it_is_loaded_stays_out_of_the_output(file, capsys):
+    file.write_text(file.read_text() + "print('hello')\n")
+    load_model_class(f"{file}:Mean")
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "hello\n")
+
+
 def test_a_class_is_loaded_from_a_module():
     model_class = load_model_class("hpcslaq.train.logistic:LogisticRegression")
     assert model_class is load_model_class("logistic")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.errors import TrainingError
 from hpcslaq.train.model import Model, Step
+from hpcslaq.train.selfcheck import checker_of
 from hpcslaq.train.state import TrainState, initial_state
 from hpcslaq.train.trainer import Flag, Solo, StopRule, Trainer, chunk_share
 
@@ -520,3 +521,81 @@ def test_members_that_differ_now_and_then_are_repaired_for_ever(data, lab):
     for report in repaired_until_the_end(lab, data, spoil):
         assert report.failure is None
         assert report.stop is StopRule.EPOCHS
+
+
+def self_checked(lab, model, data, job, num_members=3):
+    """The last report of each member of a self-checked job."""
+
+    def body(member, reducer):
+        state = initial_state(job, model, data)
+        trainer = Trainer(job, model, data, state, reducer, member=member, self_check=True)
+        while True:
+            report = trainer.step()
+            if report.is_final:
+                return report
+
+    return lab.run_members(num_members, body)
+
+
+@pytest.mark.parametrize("num_members", [1, 2, 3])
+def test_a_self_check_names_the_statistic_that_is_not_reproducible(data, lab, num_members):
+    rng = np.random.default_rng()  # of the model's own: what it must not have
+
+    def noisy(chunk, draw):
+        noise = rng.random() if draw.epoch >= 3 else 0.0
+        return {"sum": np.ones(2), "noise": noise, "rows": chunk.num_rows}
+
+    model = halving(on_statistics=staticmethod(noisy))
+    reports = self_checked(lab, model, data, spec(max_epochs=40), num_members)
+    for report in reports:
+        message = report.failure.message
+        assert "iteration 9: self-check: statistics 'noise' of chunk" in message
+        assert "'sum'" not in message
+
+
+def test_a_self_check_sees_results_that_depend_on_the_cache(data, lab):
+    def counting(chunk, draw):
+        count = chunk.cache["count"] = chunk.cache.get("count", 0) + 1
+        return {"sum": np.ones(2) * count, "rows": chunk.num_rows}
+
+    model = halving(on_statistics=staticmethod(counting))
+    reports = self_checked(lab, model, data, spec(max_epochs=40), 2)
+    assert "self-check: statistics 'sum'" in reports[0].failure.message
+
+
+@pytest.mark.parametrize("num_members", [1, 2, 3, 5])
+def test_a_self_check_lets_good_models_pass_and_changes_no_bit(data, lab, num_members):
+    job = spec(max_epochs=30)
+    alone = lab.train(job, data, model=halving())
+    reports = self_checked(lab, halving(), data, job, num_members)
+    assert all(report.failure is None for report in reports)
+    assert reports[0].loss == alone.reports[-1].loss
+
+
+def test_a_checker_that_raises_fails_the_job_with_its_message(data, lab):
+    def once(chunk, draw):
+        if draw.epoch == 8 and not chunk.cache:  # the owner has had it since epoch 0
+            raise RuntimeError("not twice")
+        chunk.cache["seen"] = True
+
+    model = halving(on_statistics=staticmethod(once))
+    reports = self_checked(lab, model, data, spec(max_epochs=20), 2)
+    assert all(report.failure is not None for report in reports)
+    assert any("self-check of chunk" in report.failure.message for report in reports)
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_the_checker_is_the_member_after_the_owner(num_chunks, num_members):
+    num_members = min(num_chunks, num_members)
+    for chunk in range(num_chunks):
+        checker = checker_of(chunk, num_chunks, num_members)
+        assert chunk in chunk_share(num_chunks, num_members, (checker - 1) % num_members)
+
+
+def test_a_model_that_ends_the_process_fails_its_job_only(data):
+    def leave(chunk, draw):
+        raise SystemExit("bye")
+
+    failure = solo(halving(on_statistics=staticmethod(leave)), data).step().failure
+    assert "sys.exit('bye') was called" in failure.message
+    assert "raise SystemExit" in failure.details

@@ -9,6 +9,7 @@ from scipy import sparse
 from hpcslaq.core.jobs import Convergence, JobSpec
 from hpcslaq.train.catalogue import MODELS, build_model, load_model_class
 from hpcslaq.train.model import data_info
+from hpcslaq.train.options import validate_options
 from hpcslaq.train.state import TrainState, checked_arrays
 
 REGRESSORS = {"gbt_regressor", "lasso", "linear", "mlp_regressor"}
@@ -62,3 +63,14 @@ def test_a_stored_model_predicts_the_same(lab, name):
         again.predict(stored.arrays, sparse.csr_array(data.X)), expected, rtol=1e-9, atol=1e-12
     )
     assert data_info(data).num_rows == 60
+
+
+@pytest.mark.parametrize("name", ["logistic", "softmax", "svm", "poly_svm"])
+@pytest.mark.parametrize("solver", ["lbfgs", "gd", "sgd", "momentum", "adam"])
+def test_the_convergence_class_is_that_of_the_solver(name, solver):
+    model_class = load_model_class(name)
+    settings = validate_options(model_class, {"solver": solver})
+    expected = Convergence.SUPERLINEAR if solver == "lbfgs" else Convergence.SUBLINEAR
+    assert model_class.convergence_of(settings) is expected
+    defaults = validate_options(model_class, {})
+    assert model_class.convergence_of(defaults) is model_class.convergence
