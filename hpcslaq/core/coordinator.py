@@ -20,12 +20,12 @@ No clock, no files, no MPI: the drivers are `hpcslaq.mpi` and `hpcslaq.sim`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
-from hpcslaq.core.jobs import JobRecord, JobState
+from hpcslaq.core.jobs import JobRecord, JobState, changed
 from hpcslaq.core.placement import IdleRanks, choose_keepers
 from hpcslaq.core.policy import ClusterView, Forecaster, Policy, check_share, check_total
 from hpcslaq.core.ranks import RankTable
@@ -104,6 +104,30 @@ class Coordinator:
             ev.RoundElapsed: self._round_elapsed,
             ev.StopRequested: self._stop_requested,
         }
+
+    @classmethod
+    def amid(
+        cls,
+        policy: Policy,
+        round_s: float,
+        hosts: Mapping[int, str],
+        records: Iterable[JobRecord],
+        forecaster: Forecaster,
+    ) -> Coordinator:
+        """A coordinator in the midst of a run, as if events had led there: for benchmarks.
+
+        records : waiting and running jobs, their members disjoint ranks of `hosts`;
+        `forecaster` follows them all.
+        """
+        made = cls(policy, round_s)
+        made.ranks = RankTable(hosts)
+        made.forecaster = forecaster
+        made._is_round_pending = True
+        for record in records:
+            made._put(record)
+            made.ranks.put(record.members, RankState.BUSY, record.name)
+            made._last_generation = max(made._last_generation, record.generation)
+        return made
 
     # -- the one mutator ---------------------------------------------------------------
 
@@ -330,17 +354,17 @@ class Coordinator:
         allocation = {} if self.is_stopping else self.policy.allocate(view)
         # What was given before was checked then; only differences cost time.
         live = self._live
-        changed = {
+        differing = {
             job: count
             for job, count in allocation.items()
             if job not in live or live[job].target != count
         }
-        for job, count in changed.items():
+        for job, count in differing.items():
             check_share(job, count, live[job].spec if job in live else None)
         check_total(allocation, view.num_ranks)
-        changed.update((job, 0) for job in self._given if job not in allocation)
-        for job, count in changed.items():
-            self._put(replace(live[job], target=int(count)))
+        differing.update((job, 0) for job in self._given if job not in allocation)
+        for job, count in differing.items():
+            self._put(changed(live[job], target=int(count)))
 
     def _carry_out(self, is_patient: bool) -> list[cmd.Command]:
         """Orders that bring the jobs nearer to their targets with the ranks that are idle.
@@ -401,7 +425,7 @@ class Coordinator:
             generation = self._last_generation = self._last_generation + 1
         # Policies do not see a job that is stopped: it keeps no share.
         target = 0 if state is JobState.STOPPING else record.target
-        record = replace(record, state=state, generation=generation, forming=forming, target=target)
+        record = changed(record, state=state, generation=generation, forming=forming, target=target)
         self._put(record)
         return _order_under_way(record)
 

@@ -15,16 +15,16 @@ def choose_keepers(
     members: Sequence[int], hosts: Mapping[int, str], num_keep: int
 ) -> tuple[int, ...]:
     """The `num_keep` >= 1 members that stay: the leader, then those on its fullest hosts."""
-    leader = members[0]
-    on_host = Counter(hosts[rank] for rank in members)
+    leader, rest = members[0], members[1:]
     home = hosts[leader]
-
-    def order(rank: int) -> tuple[bool, int, str, int]:
-        host = hosts[rank]
-        return (host != home, -on_host[host], host, rank)
-
-    rest = sorted(members[1:], key=order)
-    return (leader, *sorted(rest[: num_keep - 1]))
+    near = sorted([rank for rank in rest if hosts[rank] == home])
+    num_far = num_keep - 1 - len(near)
+    if num_far <= 0:
+        return (leader, *near[: num_keep - 1])
+    far = [rank for rank in rest if hosts[rank] != home]
+    on_host = Counter([hosts[rank] for rank in far])
+    far.sort(key=lambda rank: (-on_host[hosts[rank]], hosts[rank], rank))
+    return (leader, *sorted([*near, *far[:num_far]]))
 
 
 class IdleRanks:

@@ -107,7 +107,13 @@ class _Gains:
 
     def marginal(self, which: Rows, count: Counts) -> Floats:
         """What one more worker than `count : (m,)` adds."""
-        return self._weighted(which, self._loss(which, count) - self._loss(which, count + 1))
+        loss = self._loss(which, count)
+        # Mostly the next entry is the same job with one worker more: its loss is known then.
+        following = np.append(loss[1:], 0.0)
+        is_last = np.ones(len(which), dtype=bool)
+        is_last[:-1] = (which[1:] != which[:-1]) | (count[1:] != count[:-1] + 1)
+        following[is_last] = self._loss(which[is_last], count[is_last] + 1)
+        return self._weighted(which, loss - following)
 
     def _loss(self, which: Rows, count: Counts) -> Floats:
         iterations = self.view.round_s * count / self.prediction.work[which]
