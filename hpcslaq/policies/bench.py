@@ -74,10 +74,10 @@ class SyntheticRun:
                 self._carry_out(order)
         self._now += 0.5 * _ROUND_S
         for index, record in enumerate(list(self._coordinator.jobs.values())):
-            if index < NUM_DISTINCT:
-                self._report(record, self._habits[index])
-            else:
+            if index >= NUM_DISTINCT:
                 _follow_like(self._forecaster, record.spec, index)
+            elif record.members:
+                self._report(record, self._habits[index])
 
     def _report(self, record: JobRecord, habit: Habit) -> None:
         """What a job completes in one round, at most five iterations."""
