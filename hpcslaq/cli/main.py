@@ -15,8 +15,11 @@ COMMANDS = {
     "run": "hpcslaq.cli.run",
     "status": "hpcslaq.cli.status",
     "report": "hpcslaq.cli.report",
+    "explain": "hpcslaq.cli.explain",
     "validate": "hpcslaq.cli.validate",
     "models": "hpcslaq.cli.models",
+    "predict": "hpcslaq.cli.predict",
+    "bench": "hpcslaq.cli.bench",
     "doctor": "hpcslaq.cli.doctor",
 }
 

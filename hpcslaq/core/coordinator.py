@@ -20,13 +20,13 @@ No clock, no files, no MPI: the drivers are `hpcslaq.mpi` and `hpcslaq.sim`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
-from hpcslaq.core.jobs import JobRecord, JobState
-from hpcslaq.core.placement import choose_joiners, choose_keepers
+from hpcslaq.core.jobs import JobRecord, JobState, changed
+from hpcslaq.core.placement import IdleRanks, choose_keepers
 from hpcslaq.core.policy import ClusterView, Forecaster, Policy, check_share, check_total
 from hpcslaq.core.ranks import RankTable
 from hpcslaq.core.transitions import RankState, Trigger, next_state
@@ -51,10 +51,6 @@ DECISIVE = (
 )
 
 
-#: Live jobs in these states can use no workers: policies do not see them.
-_BEYOND_POLICY = frozenset({JobState.FINISHING, JobState.STOPPING})
-
-
 class Coordinator:
     """Keeps the state of all jobs and ranks; see the module's theory of operation."""
 
@@ -72,8 +68,12 @@ class Coordinator:
         self._given: dict[str, None] = {}
         #: Worker ranks of the present incarnation; none before the first start.
         self.ranks = RankTable({})
-        #: Live jobs whose workers differ from their target or that are to be stopped.
-        self._unsettled: dict[str, None] = {}
+        #: Running jobs that hold more than their target or that are to be stopped.
+        self._too_large: dict[str, None] = {}
+        #: Running or waiting jobs that hold less than their target, with what they lack.
+        self._lacking: dict[str, int] = {}
+        #: Sum of the values of `_lacking`.
+        self._num_lacking = 0
         self.forecaster: Forecaster = policy.forecaster()
         #: No more submissions will come.
         self.is_closed = False
@@ -105,6 +105,30 @@ class Coordinator:
             ev.StopRequested: self._stop_requested,
         }
 
+    @classmethod
+    def amid(
+        cls,
+        policy: Policy,
+        round_s: float,
+        hosts: Mapping[int, str],
+        records: Iterable[JobRecord],
+        forecaster: Forecaster,
+    ) -> Coordinator:
+        """A coordinator in the midst of a run, as if events had led there: for benchmarks.
+
+        records : waiting and running jobs, their members disjoint ranks of `hosts`;
+        `forecaster` follows them all.
+        """
+        made = cls(policy, round_s)
+        made.ranks = RankTable(hosts)
+        made.forecaster = forecaster
+        made._is_round_pending = True
+        for record in records:
+            made._put(record)
+            made.ranks.put(record.members, RankState.BUSY, record.name)
+            made._last_generation = max(made._last_generation, record.generation)
+        return made
+
     # -- the one mutator ---------------------------------------------------------------
 
     def handle(self, event: ev.Event, now: float) -> list[cmd.Command]:
@@ -127,7 +151,10 @@ class Coordinator:
 
     def view(self, now: float) -> ClusterView:
         """What the policy sees at `now`."""
-        live = tuple(r for r in self._live.values() if r.state not in _BEYOND_POLICY)
+        finishing, stopping = JobState.FINISHING, JobState.STOPPING
+        live = tuple(
+            [r for r in self._live.values() if r.state is not finishing and r.state is not stopping]
+        )
         return ClusterView(now, self.round_s, self.ranks.num_usable, live, self.forecaster)
 
     # -- events ------------------------------------------------------------------------
@@ -327,17 +354,17 @@ class Coordinator:
         allocation = {} if self.is_stopping else self.policy.allocate(view)
         # What was given before was checked then; only differences cost time.
         live = self._live
-        changed = {
+        differing = {
             job: count
             for job, count in allocation.items()
             if job not in live or live[job].target != count
         }
-        for job, count in changed.items():
+        for job, count in differing.items():
             check_share(job, count, live[job].spec if job in live else None)
         check_total(allocation, view.num_ranks)
-        changed.update((job, 0) for job in self._given if job not in allocation)
-        for job, count in changed.items():
-            self._put(replace(live[job], target=int(count)))
+        differing.update((job, 0) for job in self._given if job not in allocation)
+        for job, count in differing.items():
+            self._put(changed(live[job], target=int(count)))
 
     def _carry_out(self, is_patient: bool) -> list[cmd.Command]:
         """Orders that bring the jobs nearer to their targets with the ranks that are idle.
@@ -346,47 +373,45 @@ class Coordinator:
         for all, a patient coordinator waits until they are all there, so that a job does not
         start on the first of them; a round puts an end to its patience.
         """
-        orders: list[cmd.Command] = []
-        starting: list[JobRecord] = []
-        growing: list[JobRecord] = []
-        for name in tuple(self._unsettled):
-            record = self.jobs[name]
-            if record.state is JobState.RUNNING:
-                held = len(record.members)
-                if record.is_cancel_pending:
-                    orders.append(self._order(record, Trigger.ORDERED_STOP))
-                elif record.target == 0:
-                    orders.append(self._order(record, Trigger.ORDERED_PAUSE))
-                elif record.target < held:
-                    orders.append(self._order_shrink(record))
-                else:
-                    growing.append(record)
-            elif record.state is JobState.WAITING and record.target:
-                starting.append(record)
-        wanted = sum(r.target - len(r.members) for r in (*starting, *growing))
-        if is_patient and self.ranks.departing and wanted > len(self.ranks.idle):
+        orders = [self._order_less(self.jobs[name]) for name in tuple(self._too_large)]
+        idle = self.ranks.idle
+        if not idle or not self._lacking:
             return orders
+        if is_patient and self.ranks.departing and self._num_lacking > len(idle):
+            return orders
+        lacking = [self.jobs[name] for name in self._lacking]
+        starting = [r for r in lacking if r.state is JobState.WAITING]
+        growing = [r for r in lacking if r.state is not JobState.WAITING]
         starting.sort(key=lambda r: r.submitted_at)
         # Jobs without ranks come first; then the one that misses the largest share.
         growing.sort(key=lambda r: len(r.members) / r.target)
-        for record in starting:
-            num = min(record.target, len(self.ranks.idle))
-            if num >= record.spec.min_workers:
-                orders.append(self._order_with_joiners(record, Trigger.ORDERED_START, num))
-        for record in growing:
-            num = min(record.target - len(record.members), len(self.ranks.idle))
-            if num:
-                orders.append(self._order_with_joiners(record, Trigger.ORDERED_REGROUP, num))
+        pool = IdleRanks(idle, self.ranks.hosts)
+        for record in (*starting, *growing):
+            if not idle:
+                break
+            num = min(record.target - len(record.members), len(idle))
+            if record.state is not JobState.WAITING:
+                orders.append(self._order_more(record, Trigger.ORDERED_REGROUP, pool, num))
+            elif num >= record.spec.min_workers:
+                orders.append(self._order_more(record, Trigger.ORDERED_START, pool, num))
         return orders
 
-    def _order_shrink(self, record: JobRecord) -> cmd.Command:
+    def _order_less(self, record: JobRecord) -> cmd.Command:
+        """The order for a running job that is to hold fewer ranks, or none."""
+        if record.is_cancel_pending:
+            return self._order(record, Trigger.ORDERED_STOP)
+        if record.target == 0:
+            return self._order(record, Trigger.ORDERED_PAUSE)
         keep = choose_keepers(record.members, self.ranks.hosts, record.target)
-        leavers = set(record.members) - set(keep)
+        leavers = set(record.members).difference(keep)
         self.ranks.put(leavers, RankState.LEAVING, record.name)
         return self._order(record, Trigger.ORDERED_REGROUP, keep)
 
-    def _order_with_joiners(self, record: JobRecord, trigger: Trigger, num: int) -> cmd.Command:
-        joiners = choose_joiners(self.ranks.idle, self.ranks.hosts, record.members, num)
+    def _order_more(
+        self, record: JobRecord, trigger: Trigger, pool: IdleRanks, num: int
+    ) -> cmd.Command:
+        """The order that gives a job `num` more of the idle ranks."""
+        joiners = pool.take(record.members, num)
         self.ranks.put(joiners, RankState.JOINING, record.name)
         return self._order(record, trigger, record.members + joiners)
 
@@ -399,8 +424,8 @@ class Coordinator:
         if forming:
             generation = self._last_generation = self._last_generation + 1
         # Policies do not see a job that is stopped: it keeps no share.
-        target = 0 if state in _BEYOND_POLICY else record.target
-        record = replace(record, state=state, generation=generation, forming=forming, target=target)
+        target = 0 if state is JobState.STOPPING else record.target
+        record = changed(record, state=state, generation=generation, forming=forming, target=target)
         self._put(record)
         return _order_under_way(record)
 
@@ -455,21 +480,29 @@ class Coordinator:
         return record
 
     def _put(self, record: JobRecord) -> None:
-        """Replace a job's record; keeps `_live`, `_given` and `_unsettled` true."""
-        name = record.spec.name
+        """Replace a job's record; keeps `_live`, `_given`, `_too_large` and `_lacking` true."""
+        name, state, target = record.spec.name, record.state, record.target
         self.jobs[name] = record
-        is_given = is_unsettled = False
-        if not record.state.is_final:
-            self._live[name] = record
-            is_given = record.target > 0
-            is_unsettled = record.target != len(record.members) or record.is_cancel_pending
-        else:
+        is_given = is_too_large = False
+        lacks = 0
+        if state.is_final:
             self._live.pop(name, None)
-        for is_in, index in ((is_given, self._given), (is_unsettled, self._unsettled)):
+        else:
+            self._live[name] = record
+            is_given = target > 0
+            if state is JobState.RUNNING:
+                is_too_large = target < len(record.members) or record.is_cancel_pending
+                lacks = 0 if is_too_large else target - len(record.members)
+            elif state is JobState.WAITING:
+                lacks = target
+        for is_in, index in ((is_given, self._given), (is_too_large, self._too_large)):
             if is_in:
                 index[name] = None
             else:
                 index.pop(name, None)
+        self._num_lacking += lacks - self._lacking.pop(name, 0)
+        if lacks:
+            self._lacking[name] = lacks
 
     def _settled(self, record: JobRecord, now: float) -> JobRecord:
         """The record with the present group's rank-seconds booked and no group."""

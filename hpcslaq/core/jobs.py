@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from enum import Enum
+from operator import attrgetter
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]{0,99}")
 
@@ -160,6 +161,27 @@ class JobRecord:
     def attained_rank_seconds(self, now: float) -> float:
         """Rank-seconds held until `now` (s since run start)."""
         return self.rank_seconds + len(self.members) * (now - self.held_since)
+
+
+_KEYS = tuple(field.name for field in fields(JobRecord))
+_GET_ALL = attrgetter(*_KEYS)
+_SETTERS: dict[str, Callable[[JobRecord, object], None]] = {
+    key: JobRecord.__dict__[key].__set__ for key in _KEYS
+}
+
+
+def changed(record: JobRecord, **changes: object) -> JobRecord:
+    """What `dataclasses.replace` gives, in about half of its time.
+
+    A decision for thousands of jobs replaces a record for each job that changes. It sets the
+    slots of the new record directly; JobRecord checks nothing on construction.
+    """
+    new = object.__new__(JobRecord)
+    for put, value in zip(_SETTERS.values(), _GET_ALL(record), strict=True):
+        put(new, value)
+    for key, value in changes.items():
+        _SETTERS[key](new, value)
+    return new
 
 
 def _at_least(key: str, value: int, least: int) -> None:

@@ -25,17 +25,18 @@ def candidate_counts(demand: Demand, outlook: Outlook, floor: Counts) -> Counts:
     The last column is the held number. Rows are padded with the floor; a job whose floor is
     0 does not run and has only zeros.
     """
-    chunks = outlook.timing[:, 3].astype(np.int64)
-    keys: dict[tuple[int, int, int], int] = {}
-    index = [
-        keys.setdefault(key, len(keys))
-        for key in zip(chunks.tolist(), demand.least.tolist(), demand.limit.tolist(), strict=True)
-    ]
-    lists = [useful_counts(*key) for key in keys]
+    keys = np.stack([outlook.timing[:, 3].astype(np.int64), demand.least, demand.limit])
+    # Sort by all three, and number the different ones.
+    order = np.lexsort(keys)
+    is_new = np.ones(len(order), dtype=bool)
+    is_new[1:] = (np.diff(keys[:, order]) != 0).any(axis=0)
+    index = np.empty(len(order), dtype=np.int64)
+    index[order] = np.cumsum(is_new) - 1
+    lists = [useful_counts(*key) for key in keys[:, order[is_new]].T.tolist()]
     table = np.zeros((len(lists), max(map(len, lists)) + 1), dtype=np.int64)
     for row, some in enumerate(lists):
         table[row, : len(some)] = some
-    counts: Counts = np.maximum(table[np.array(index)], floor[:, None])
+    counts: Counts = np.maximum(table[index], floor[:, None])
     counts[:, -1] = np.clip(demand.held, floor, np.maximum(demand.limit, floor))
     counts[floor == 0] = 0
     return counts
@@ -81,7 +82,7 @@ class Remaining:
     @classmethod
     def of(cls, demand: Demand, outlook: Outlook) -> Remaining:
         """Read it off the records and the predictions."""
-        specs = [job.spec for job in demand.jobs]
+        specs = demand.specs
         epochs = np.array([job.epochs for job in demand.jobs], dtype=np.float64)
         left = np.maximum(np.array([spec.max_epochs for spec in specs]) - epochs, 1.0)
         per_epoch = np.maximum(outlook.iterations, 1.0) / np.maximum(epochs, 1.0)

@@ -28,6 +28,7 @@ class Demand:
 
     names: tuple[str, ...]
     jobs: tuple[JobRecord, ...]
+    specs: tuple[JobSpec, ...]
     #: Fewest and most workers of a running job.
     least: Counts
     limit: Counts
@@ -40,19 +41,23 @@ class Demand:
     @classmethod
     def of(cls, view: ClusterView) -> Demand:
         """Columns of the view's jobs; jobs that are about to be cancelled want nothing."""
-        jobs = [
-            job
-            for job in view.jobs
-            if not job.is_cancel_pending and job.state is not JobState.STOPPING
-        ]
+        stopping = JobState.STOPPING
+        jobs = [job for job in view.jobs if not (job.is_cancel_pending or job.state is stopping)]
         specs = [job.spec for job in jobs]
         held = np.array([job.target for job in jobs], dtype=np.int64)
-        since = np.array([max(job.submitted_at, job.changed_at) for job in jobs], dtype=np.float64)
+        chunks = np.array([spec.num_chunks for spec in specs], dtype=np.int64)
+        # None becomes NaN: as many as it has chunks.
+        most = np.array([spec.max_workers for spec in specs], dtype=np.float64)
+        since = np.maximum(
+            np.array([job.submitted_at for job in jobs], dtype=np.float64),
+            np.array([job.changed_at for job in jobs], dtype=np.float64),
+        )
         return cls(
             names=tuple([spec.name for spec in specs]),
             jobs=tuple(jobs),
+            specs=tuple(specs),
             least=np.array([spec.min_workers for spec in specs], dtype=np.int64),
-            limit=np.array([spec.worker_limit for spec in specs], dtype=np.int64),
+            limit=np.fmin(most, chunks).astype(np.int64),
             weight=np.array([spec.weight for spec in specs], dtype=np.float64),
             held=held,
             waited_s=np.where(held == 0, np.maximum(view.now - since, 0.0), 0.0),
@@ -67,11 +72,10 @@ class Demand:
 
     def deadlines(self) -> Floats:
         """Instants by which the users want the jobs to end, (n,); inf for none."""
-        wished = [job.spec.deadline_s for job in self.jobs]
         return np.array(
             [
-                np.inf if wish is None else job.submitted_at + wish
-                for wish, job in zip(wished, self.jobs, strict=True)
+                np.inf if spec.deadline_s is None else job.submitted_at + spec.deadline_s
+                for spec, job in zip(self.specs, self.jobs, strict=True)
             ],
             dtype=np.float64,
         )

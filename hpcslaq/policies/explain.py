@@ -1,8 +1,8 @@
 """Why a job has the workers that it has, and what would change that.
 
 Works for every policy, because a policy is a pure function: it is asked again about views that
-differ in one thing. Where the policy can tell its plan (`quality`, the oracles), gains and the
-price of a worker are named too.
+differ in one thing. Where the policy can tell its plan (`quality`, the oracles) or its gains
+(`slaq`), they are named too. Behind `hpcslaq explain`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from hpcslaq.core.policy import Allocation, ClusterView, Policy
 from hpcslaq.errors import NotFoundError
 from hpcslaq.policies.oracle import OracleQualityPolicy, OracleSlaqPolicy
 from hpcslaq.policies.quality import Plan, QualityPolicy
+from hpcslaq.policies.slaq import SlaqPolicy
 
 #: Factors on the job's weight that are tried.
 _FACTORS = (1.5, 2.0, 4.0, 8.0, 16.0)
@@ -30,11 +31,16 @@ class Explanation:
     held: int
     least: int
     limit: int
-    #: Predicted weighted, normalised drop per round on `given`, and the price of a worker.
+    #: Predicted weighted, normalised drop per round on `given`; per worker; the price of a worker.
     gain: float | None
+    rate: float | None
     price: float | None
-    #: Who gets the next worker, were there one more.
+    #: Jobs that gained workers by this decision, with how many, the largest first; where this
+    #: job lost some.
+    taken_by: tuple[tuple[str, int], ...]
+    #: Who gets the next worker, were there one more, and what it is predicted to gain per worker.
     next_worker_to: str | None
+    next_rate: float | None
     #: Additional ranks, at most the cluster again, that would give the job more.
     ranks_needed: int | None
     #: Factor on its weight, at most 16, that would give the job more.
@@ -50,11 +56,10 @@ def explain_job(policy: Policy, view: ClusterView, job: str) -> Explanation:
         raise NotFoundError(f"{job}: not a live job (live: {', '.join(_names(view)) or 'none'})")
     proposal = policy.allocate(view)
     given = proposal.get(job, 0)
-    plan = _plan(policy, view)
-    index = plan.demand.names.index(job) if plan and job in plan.demand.names else None
-    gain = float(plan.gain[index]) if plan and index is not None else None
-    price = plan.price if plan else None
-    can_grow = given < record.spec.worker_limit and not record.state.is_final
+    gains, price = _gains(policy, view, proposal)
+    gain = gains.get(job) if given else None
+    following = _next_worker_to(policy, view, proposal)
+    can_grow = given < record.spec.worker_limit
     found = Explanation(
         job=job,
         policy=policy.name,
@@ -63,13 +68,48 @@ def explain_job(policy: Policy, view: ClusterView, job: str) -> Explanation:
         least=record.spec.min_workers,
         limit=record.spec.worker_limit,
         gain=gain,
+        rate=None if gain is None else gain / given,
         price=price,
-        next_worker_to=_next_worker_to(policy, view, proposal),
+        taken_by=_taken_by(view, proposal) if given < record.target else (),
+        next_worker_to=following,
+        next_rate=_next_rate(policy, view, proposal, following),
         ranks_needed=_ranks_needed(policy, view, job, given) if can_grow else None,
         weight_factor_needed=_factor_needed(policy, view, record, given) if can_grow else None,
         sentences=(),
     )
     return replace(found, sentences=tuple(_sentences(found, record, view, proposal)))
+
+
+def _gains(
+    policy: Policy, view: ClusterView, proposal: Allocation
+) -> tuple[dict[str, float], float | None]:
+    """Predicted gains per round on the proposed workers, and the price of a worker, if known."""
+    if isinstance(policy, SlaqPolicy):
+        return policy.gains(view, proposal), None
+    plan = _plan(policy, view)
+    if plan is None:
+        return {}, None
+    return dict(zip(plan.demand.names, plan.gain.tolist(), strict=True)), plan.price
+
+
+def _taken_by(view: ClusterView, proposal: Allocation) -> tuple[tuple[str, int], ...]:
+    """Jobs that gain workers, with how many, the largest first."""
+    more = [(r.name, proposal.get(r.name, 0) - r.target) for r in view.jobs]
+    return tuple(sorted([(job, num) for job, num in more if num > 0], key=lambda m: -m[1]))
+
+
+def _next_rate(
+    policy: Policy, view: ClusterView, proposal: Allocation, job: str | None
+) -> float | None:
+    """What `job` would gain per worker by what one rank more gives it, if that is known."""
+    if job is None:
+        return None
+    larger = replace(view, num_ranks=view.num_ranks + 1)
+    more = policy.allocate(larger)
+    before, after = _gains(policy, view, proposal)[0], _gains(policy, larger, more)[0]
+    if job not in after:
+        return None
+    return (after[job] - before.get(job, 0.0)) / (more[job] - proposal.get(job, 0))
 
 
 def _plan(policy: Policy, view: ClusterView) -> Plan | None:
@@ -134,17 +174,28 @@ def _sentences(
         said.append(f"{found.job} {change} {found.given} workers ({found.least}-{found.limit}).")
         if found.given == found.limit:
             said.append("It cannot use more.")
-    if found.gain is not None and found.price is not None and found.given:
+    if found.taken_by:
+        said.append(f"Jobs that gained workers: {_listed(found.taken_by)}.")
+    if found.gain is not None and found.rate is not None:
+        unit = "largest drop in one iteration" if found.policy == "slaq" else "whole drop"
         said.append(
-            f"Its loss is expected to fall by {found.gain:.2%} of its whole drop (times its "
-            f"weight) per round; a further worker must bring {found.price:.2%}."
+            f"Its loss is expected to fall by {found.gain:.2%} of its {unit} (times its "
+            f"weight) per round, {found.rate:.2%} per worker."
         )
-    if found.next_worker_to == found.job:
-        said.append("It would get the next worker.")
-    elif found.next_worker_to is not None:
-        said.append(f"The next worker would go to {found.next_worker_to}.")
+    if found.price is not None and found.given:
+        said.append(f"Further workers must bring {found.price:.2%} each.")
+    if found.next_worker_to is not None:
+        who = "It" if found.next_worker_to == found.job else found.next_worker_to
+        why = "" if found.next_rate is None else f", for a predicted {found.next_rate:.2%} more"
+        said.append(f"{who} would get the next worker{why}.")
     if found.ranks_needed is not None:
-        said.append(f"With {found.ranks_needed} more ranks it would have more.")
+        ranks = "rank" if found.ranks_needed == 1 else "ranks"
+        said.append(f"With {found.ranks_needed} more {ranks} it would have more.")
     if found.weight_factor_needed is not None:
         said.append(f"With {found.weight_factor_needed:g} times its weight it would have more.")
     return said
+
+
+def _listed(gained: tuple[tuple[str, int], ...], most: int = 5) -> str:
+    text = ", ".join(f"{job} (+{num})" for job, num in gained[:most])
+    return text if len(gained) <= most else f"{text} and {len(gained) - most} more"

@@ -23,7 +23,7 @@ from hpcslaq.policies.demand import (
 )
 from hpcslaq.policies.hull import share_by_price
 from hpcslaq.predict.drop import DropForecaster
-from hpcslaq.predict.outlook import Outlook
+from hpcslaq.predict.outlook import Outlook, interpolate
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -191,12 +191,13 @@ def _gains(
 ) -> Floats:
     """Weighted, normalised drop per round on each number of workers of `options : (n, p)`."""
     everyone = np.arange(len(demand))
+    hoped = outlook.drops + rule.optimism * outlook.widths
     cost = np.where(options == demand.held[:, None], 0.0, rule.regroup_s)
     best = np.zeros(options.shape)
     for horizon in rule.horizons:
         time = np.maximum(horizon * view.round_s - cost, 0.0)
         iterations = np.minimum(time / seconds, remaining.iterations[:, None])
-        drop = outlook.drop_after(everyone, iterations, optimism=rule.optimism)
+        drop = interpolate(hoped, everyone, iterations)
         np.maximum(best, drop / horizon, out=best)
     scale = demand.weight / whole
     return np.asarray(np.nan_to_num(best * scale[:, None], nan=0.0, posinf=1e300))
@@ -226,7 +227,7 @@ def _needed_counts(
     view: ClusterView, demand: Demand, remaining: Remaining, options: Counts, seconds: Floats
 ) -> Counts:
     """Fewest workers with which a job meets its deadline, (n,): the minimum where it cannot."""
-    if all(job.spec.deadline_s is None for job in demand.jobs):
+    if not [spec for spec in demand.specs if spec.deadline_s is not None]:
         return demand.least
     left = _SLACK * (demand.deadlines() - view.now)
     duration = np.where(np.isfinite(left), remaining.iterations, 0.0)[:, None] * seconds

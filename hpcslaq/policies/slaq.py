@@ -70,15 +70,30 @@ class SlaqPolicy(AcceptsAll):
         """A fresh predictor as in the paper."""
         return SlaqForecaster(uses_curves=self.predictor == "curve")
 
+    def gains(self, view: ClusterView, allocation: Allocation) -> dict[str, float]:
+        """Weighted, normalised drop predicted for one round, of each job with a prediction."""
+        demand = Demand.of(view)
+        if not len(demand):
+            return {}
+        found = self._gains(view, demand)
+        counts = np.array([allocation.get(name, 0) for name in demand.names], dtype=np.int64)
+        total = found.total(np.arange(len(demand)), counts).tolist()
+        is_known = found.prediction.is_known.tolist()
+        triples = zip(demand.names, total, is_known, strict=True)
+        return {name: gain for name, gain, known in triples if known}
+
+    def _gains(self, view: ClusterView, demand: Demand) -> _Gains:
+        if not isinstance(view.forecaster, SlaqForecaster):
+            raise PolicyError(f"{self.name}: the view holds another policy's forecaster")
+        return _Gains(demand, view.forecaster.predict(demand.names), view)
+
     def allocate(self, view: ClusterView) -> Allocation:
         """Workers by job; see the class."""
         demand = Demand.of(view)
         if not len(demand):
             return {}
-        if not isinstance(view.forecaster, SlaqForecaster):
-            raise PolicyError(f"{self.name}: the view holds another policy's forecaster")
-        prediction = view.forecaster.predict(demand.names)
-        gains = _Gains(demand, prediction, view)
+        gains = self._gains(view, demand)
+        prediction = gains.prediction
         patience_s = self.patience_rounds * view.round_s
         everyone = np.arange(len(demand))
         urgency = gains.total(everyone, demand.least) / demand.least
@@ -107,7 +122,13 @@ class _Gains:
 
     def marginal(self, which: Rows, count: Counts) -> Floats:
         """What one more worker than `count : (m,)` adds."""
-        return self._weighted(which, self._loss(which, count) - self._loss(which, count + 1))
+        loss = self._loss(which, count)
+        # Mostly the next entry is the same job with one worker more: its loss is known then.
+        following = np.append(loss[1:], 0.0)
+        is_last = np.ones(len(which), dtype=bool)
+        is_last[:-1] = (which[1:] != which[:-1]) | (count[1:] != count[:-1] + 1)
+        following[is_last] = self._loss(which[is_last], count[is_last] + 1)
+        return self._weighted(which, loss - following)
 
     def _loss(self, which: Rows, count: Counts) -> Floats:
         iterations = self.view.round_s * count / self.prediction.work[which]

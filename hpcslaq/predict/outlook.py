@@ -18,6 +18,8 @@ Floats = NDArray[np.float64]
 
 #: Iterations ahead at which drops are kept: 1, 2, 4, ..., 2^17.
 KNOTS: Floats = np.exp2(np.arange(18.0))
+#: Just below the last knot, so that there is always a next one.
+_LAST = float(np.nextafter(KNOTS[-1], 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +68,22 @@ class Outlook:
 
 def interpolate(table: Floats, which: Rows, iterations: Floats) -> Floats:
     """Linear between the knots (and 0 at 0), constant after the last."""
-    ahead = np.minimum(iterations, KNOTS[-1])
-    _, exponent = np.frexp(ahead)
-    left = np.clip(exponent - 1, 0, len(KNOTS) - 2)
+    ahead = np.minimum(iterations, _LAST)
+    # ahead = mantissa * 2^exponent with 1/2 <= mantissa < 1, so the knot below is 2^(exponent - 1)
+    # and the way to the next one is 2 mantissa - 1, exactly.
+    mantissa, exponent = np.frexp(ahead)
+    left = np.maximum(exponent - 1, 0)
     row = which[:, None] if ahead.ndim == 2 else which
     flat = row * len(KNOTS) + left
     values = table.ravel()
-    low, high = values[flat], values[flat + 1]
-    start = KNOTS[left]
-    inner = low + (high - low) * ((ahead - start) / start)
+    low = values[flat]
+    flat += 1
+    inner = values[flat]
+    inner -= low
+    mantissa *= 2.0
+    mantissa -= 1.0
+    inner *= mantissa
+    inner += low
     return np.asarray(np.where(ahead < 1.0, low * ahead, inner))
 
 

@@ -39,7 +39,7 @@ LAGS = np.array([1.0, 2.0, 4.0, 8.0])
 COVERAGE = 0.8
 #: Losses after which a drop can be predicted.
 FIRST = 3
-_LAG_STEPS = np.array([1, 2, 4, 8])
+_LAG_STEPS, _LAG_INDEX = (1, 2, 4, 8), np.arange(4)
 _RING = 16
 #: Memory (share kept per step) of the log-drop lines and of the loss curves.
 _LOG_MEMORY = (0.7, 0.9)
@@ -53,11 +53,13 @@ _NUM_EXPERTS = _NUM_LINES + _NUM_CURVES + 1
 _KEEP = np.concatenate(
     [np.repeat(_LOG_MEMORY, 2), np.repeat(_CURVE_MEMORY, len(_OFFSETS))], dtype=np.float64
 )
+_TILED = np.tile(_OFFSETS, _NUM_CURVES)
 #: Memory of the experts' records, and how sharply the weights follow them.
 _RECORD_MEMORY = 0.9
 _SHARPNESS = 4.0
 #: Steps of the interval's adaptation, in logarithms of its width.
 _ADAPT = 0.25
+_NARROWER, _WIDER = np.exp(_ADAPT * np.array([COVERAGE - 1.0, COVERAGE])).tolist()
 _TINY = 1e-300
 #: Answers are kept for judgement at each of the first steps, later at every other.
 _OFTEN, _STRIDE = 32, 2
@@ -105,11 +107,12 @@ class Track:
         #: The median's answers, and half-widths of the intervals, at each of the last steps.
         self._mixed = np.full((2, _RING, len(LAGS)), np.nan)
         #: Per lag: mean of the miss relative to the answer, and the multiple of it that is stated.
-        self._typical = np.full(len(LAGS), 0.4)
-        self._stretch = np.full(len(LAGS), 1.5)
+        self._typical = [0.4] * len(LAGS)
+        self._stretch = [1.5] * len(LAGS)
         #: Mean surprise by the next loss.
         self.noise = 0.0
-        self._trust = np.zeros(2)
+        #: Discounted relative error of the answers and its weight.
+        self._trust = (0.0, 0.0)
 
     def observe(self, loss: float) -> None:
         """Take in the next loss."""
@@ -122,7 +125,8 @@ class Track:
             if self.count > 1:
                 self._judge(slot)
             self._regress(loss, last)
-            if not np.isfinite(self._bank).all():
+            # The sum is finite only if all are; it may overflow where all are.
+            if not (math.isfinite(self._bank.sum()) or np.isfinite(self._bank).all()):
                 self.__init__(self.floor, self.skipped + self.count)  # type: ignore[misc]
             elif _speaks(self.count):
                 said = self._experts(LAGS)
@@ -139,7 +143,7 @@ class Track:
             return np.zeros(len(steps)), np.zeros(len(steps))
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             drops = _median(self._experts(steps), self._weights(), steps)
-            width = np.interp(np.log(steps), np.log(LAGS), self._stretch * self._typical)
+            width = np.interp(np.log(steps), np.log(LAGS), self._multiples())
         return drops, self._bounded(width * (np.abs(drops) + self.noise))
 
     @property
@@ -149,27 +153,24 @@ class Track:
 
     def _regress(self, loss: float, last: float) -> None:
         k = float(self.skipped + self.count)
-        weight, mean_x, mean_y, xx, xy, yy = self._bank
-        x, y = np.empty(len(_KEEP)), np.empty(len(_KEEP))
         drop = last - loss if self.count > 1 else 0.0
         self._largest = max(0.9 * self._largest, abs(drop))
-        x[0:_NUM_LINES:2], x[1:_NUM_LINES:2] = k, math.log(k)
-        y[:_NUM_LINES] = math.log(max(drop, _NO_DROP * self._largest, _TINY))
-        x[_NUM_LINES:].reshape(_NUM_CURVES, -1)[:] = _OFFSETS / (_OFFSETS + k)
-        y[_NUM_LINES:] = loss
+        #: x and y of each regression.
+        point = np.empty((2, len(_KEEP)))
+        point[0, 0:_NUM_LINES:2], point[0, 1:_NUM_LINES:2] = k, math.log(k)
+        point[1, :_NUM_LINES] = math.log(max(drop, _NO_DROP * self._largest, _TINY))
+        point[0, _NUM_LINES:] = _TILED / (_TILED + k)
+        point[1, _NUM_LINES:] = loss
+        weight, means, spreads = self._bank[0], self._bank[1:3], self._bank[3:]
         weight *= _KEEP
         share = 1.0 / (weight + 1.0)
         weight += 1.0
-        dx, dy = x - mean_x, y - mean_y
-        mean_x += share * dx
-        mean_y += share * dy
-        rest = 1.0 - share
-        xx *= _KEEP
-        xx += rest * dx * dx
-        xy *= _KEEP
-        xy += rest * dx * dy
-        yy *= _KEEP
-        yy += rest * dy * dy
+        point -= means
+        means += share * point
+        rest = (1.0 - share) * point
+        spreads *= _KEEP
+        spreads[:2] += rest[0] * point
+        spreads[2] += rest[1] * point[1]
         if self.count == 1:
             self._bank[:, :_NUM_LINES] = 0.0  # there was no drop yet
 
@@ -232,31 +233,42 @@ class Track:
 
     def _judge(self, slot: int) -> None:
         """Compare what was said 1, 2, 4 and 8 steps ago with what came."""
-        known = [_speaks(self.count - lag) for lag in _LAG_STEPS.tolist()]
+        known = [_speaks(self.count - lag) for lag in _LAG_STEPS]
         if not any(known):
             return
-        then = (self.count - _LAG_STEPS) % _RING
+        then = [(self.count - lag) % _RING for lag in _LAG_STEPS]
         loss = float(self._losses[slot])
-        came = np.where(known, self._losses[then] - loss, np.nan)
-        lags = np.arange(len(LAGS))
-        error = _relative(self._said[then, lags], came[:, None]) * LAGS[:, None]
+        came = [
+            float(self._losses[at]) - loss if is_known else math.nan
+            for at, is_known in zip(then, known, strict=True)
+        ]
+        error = _relative(self._said[then, _LAG_INDEX], np.array(came)[:, None]) * LAGS[:, None]
         is_known = np.isfinite(error)
         self._errors *= _RECORD_MEMORY
         self._errors[0] += np.where(is_known, error, 0.0).sum(axis=0)
         self._errors[1] += (is_known * LAGS[:, None]).sum(axis=0)
-        mixed, width = self._mixed[0, then, lags], self._mixed[1, then, lags]
-        miss = np.abs(came - mixed)
-        is_known = np.isfinite(miss)
-        hit = np.where(miss <= width, COVERAGE - 1.0, COVERAGE)
-        self._stretch *= np.exp(_ADAPT * np.where(is_known, hit, 0.0))
-        self._stretch = self._stretch.clip(0.1, 100.0)
-        relative = np.minimum(miss / (np.abs(mixed) + self.noise + _TINY), 10.0)
-        self._typical += np.where(is_known, 0.1 * (relative - self._typical), 0.0)
-        self._trust *= _RECORD_MEMORY
-        self._trust[0] += np.where(is_known, _relative(mixed, came) * LAGS, 0.0).sum()
-        self._trust[1] += (is_known * LAGS).sum()
-        if is_known[0]:
-            self.noise += 0.2 * (float(miss[0]) - self.noise)
+        self._calibrate(came, self._mixed[:, then, _LAG_INDEX].tolist())
+
+    def _calibrate(self, came: list[float], said: list[list[float]]) -> None:
+        """Adapt the interval and the trust, lag by lag: `said` holds answers and half-widths."""
+        missed = total = 0.0
+        for lag, (true, mixed, width) in enumerate(zip(came, *said, strict=True)):
+            miss = abs(true - mixed)
+            if not math.isfinite(miss):
+                continue
+            stretch = self._stretch[lag] * (_NARROWER if miss <= width else _WIDER)
+            self._stretch[lag] = min(max(stretch, 0.1), 100.0)
+            relative = min(miss / (abs(mixed) + self.noise + _TINY), 10.0)
+            self._typical[lag] += 0.1 * (relative - self._typical[lag])
+            missed += miss / (abs(mixed) + abs(true) + _TINY) * _LAG_STEPS[lag]
+            total += _LAG_STEPS[lag]
+        self._trust = (
+            _RECORD_MEMORY * self._trust[0] + missed,
+            _RECORD_MEMORY * self._trust[1] + total,
+        )
+        miss = abs(came[0] - said[0][0])
+        if math.isfinite(miss):
+            self.noise += 0.2 * (miss - self.noise)
 
     def _weights(self) -> Floats:
         """Weight of each expert, (_NUM_EXPERTS,): a power of its mean relative error."""
@@ -265,7 +277,11 @@ class Track:
         return np.asarray(((total + typical) / (weight + 1.0) + 0.01) ** -_SHARPNESS)
 
     def _widths(self, drops: Floats) -> Floats:
-        return self._bounded(self._stretch * self._typical * (np.abs(drops) + self.noise))
+        return self._bounded(self._multiples() * (np.abs(drops) + self.noise))
+
+    def _multiples(self) -> Floats:
+        """Half-width of the interval relative to the answer, per lag."""
+        return np.array([a * b for a, b in zip(self._stretch, self._typical, strict=True)])
 
     def _bounded(self, widths: Floats) -> Floats:
         """A loss that never was negative will hardly change by more than itself."""

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hpcslaq.core.placement import choose_joiners, choose_keepers
+from hpcslaq.core.placement import IdleRanks, choose_keepers
 
 #: Ranks 1-4 on host x, 5-8 on y, 9-12 on z.
 HOSTS = {rank: "xyz"[(rank - 1) // 4] for rank in range(1, 13)}
@@ -42,7 +42,7 @@ def test_the_leader_stays_and_its_neighbours_before_others(members, num, kept) -
 def test_joiners_come_from_where_the_job_is_then_from_the_emptiest_host(
     idle, members, num, joined
 ) -> None:
-    assert choose_joiners(idle, HOSTS, members, num) == joined
+    assert IdleRanks(idle, HOSTS).take(members, num) == joined
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -55,6 +55,18 @@ def test_choices_are_subsets_of_the_right_size_and_do_not_depend_on_the_order(se
     shuffled = [members[0], *rng.sample(members[1:], len(members) - 1)]
     assert kept[0] == members[0] and set(kept) <= set(members) and len(set(kept)) == num
     assert choose_keepers(shuffled, HOSTS, num) == kept
-    joined = choose_joiners(idle, HOSTS, members, 3)
+    joined = IdleRanks(idle, HOSTS).take(members, 3)
     assert len(set(joined)) == 3 and set(joined) <= set(idle)
-    assert choose_joiners(rng.sample(idle, 4), HOSTS, members, 3) == joined
+    assert IdleRanks(rng.sample(idle, 4), HOSTS).take(members, 3) == joined
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_each_job_gets_what_it_would_get_of_the_ranks_that_are_left(seed) -> None:
+    rng = random.Random(seed)
+    left = set(rng.sample(sorted(HOSTS), 10))
+    pool = IdleRanks(left, HOSTS)
+    while left:
+        members, num = rng.sample(sorted(HOSTS), rng.randint(0, 3)), rng.randint(0, 3)
+        joined = IdleRanks(left, HOSTS).take(members, num)
+        assert pool.take(members, num) == joined
+        left -= set(joined)

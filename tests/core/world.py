@@ -446,8 +446,13 @@ def check_invariants(c: Coordinator) -> None:
     live = [record for record in c.jobs.values() if not record.state.is_final]
     assert list(c._live.values()) == live
     assert set(c._given) == {record.name for record in live if record.target > 0}
-    unsettled = {r.name for r in live if r.target != len(r.members) or r.is_cancel_pending}
-    assert set(c._unsettled) == unsettled
+    running = [record for record in live if record.state is JobState.RUNNING]
+    too_large = {r.name for r in running if r.target < len(r.members) or r.is_cancel_pending}
+    assert set(c._too_large) == too_large
+    able = [r for r in live if r.state in (JobState.RUNNING, JobState.WAITING)]
+    lacking = {r.name: r.target - len(r.members) for r in able if r.name not in too_large}
+    assert c._lacking == {name: num for name, num in lacking.items() if num}
+    assert c._num_lacking == sum(c._lacking.values())
     owner: dict[int, str] = {}
     for record in c.jobs.values():
         _check_record(c, record)

@@ -1,0 +1,81 @@
+"""`hpcslaq bench`: how fast this machine decides."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from hpcslaq.cli.output import emit_json, json_option, reports_errors, terminal
+from hpcslaq.policies.bench import SyntheticRun
+from hpcslaq.policies.registry import make_policy, policy_names
+from hpcslaq.report.build import percentile
+
+#: What one timed decision consists of, and what it leaves out.
+_INCLUDED = (
+    "view of all jobs",
+    "predictions from up-to-date state",
+    "allocation",
+    "check of the allocation",
+    "placement: ranks of each job that changes, and its order",
+)
+_NOT_INCLUDED = ("taking in the loss reports, once per report", "sending the orders")
+
+
+@click.group("bench")
+def command() -> None:
+    """Measure what scheduling costs on this machine."""
+
+
+@command.command("decision")
+@click.option("--jobs", "num_jobs", type=click.IntRange(1), default=4000, help="Running jobs.")
+@click.option("--workers", "num_workers", type=click.IntRange(1), default=16_384)
+@click.option("--policy", default="quality", help=f"One of {', '.join(policy_names())}.")
+@click.option("--rounds", "num_rounds", type=click.IntRange(1), default=20, help="Decisions.")
+@click.option("--seed", type=int, default=0)
+@json_option
+@reports_errors
+def decision(
+    num_jobs: int, num_workers: int, policy: str, num_rounds: int, seed: int, as_json: bool
+) -> None:
+    """Time whole decisions of the real coordinator on a made-up run.
+
+    Between the decisions, and not timed, all jobs report losses and the orders are carried out.
+    """
+    try:
+        chosen = make_policy(policy)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    with terminal(is_error=True).status("making up a run") as status:
+        run = SyntheticRun(chosen, num_jobs, num_workers, seed=seed)
+        times_s, orders = [], []
+        for number in range(num_rounds):
+            status.update(f"round {number + 1} of {num_rounds}")
+            run.advance()
+            begin = time.perf_counter()
+            orders.append(run.decide())
+            times_s.append(time.perf_counter() - begin)
+    value: dict[str, Any] = {
+        "jobs": num_jobs,
+        "workers": num_workers,
+        "policy": policy,
+        "rounds": num_rounds,
+        "median_s": percentile(times_s, 0.5),
+        "p99_s": percentile(times_s, 0.99),
+        "min_s": min(times_s),
+        "median_orders": percentile(orders, 0.5),
+        "included": list(_INCLUDED),
+        "not_included": list(_NOT_INCLUDED),
+    }
+    if as_json:
+        emit_json(value)
+        return
+    click.echo(
+        f"{policy}: {num_jobs} jobs on {num_workers} workers, {num_rounds} decisions with "
+        f"{value['median_orders']:.0f} orders each (median)\n"
+        f"  {1e3 * value['median_s']:.1f} ms median, {1e3 * value['p99_s']:.1f} ms p99, "
+        f"{1e3 * value['min_s']:.1f} ms at best\n"
+        f"  included: {', '.join(_INCLUDED)}\n"
+        f"  not included: {', '.join(_NOT_INCLUDED)}"
+    )
