@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcslaq.core.jobs import JobSpec, JobState
+from hpcslaq.core.jobs import JobRecord, JobSpec, JobState
 from hpcslaq.core.policy import Admission, Allocation, ClusterView
 
 Floats = NDArray[np.float64]
@@ -27,6 +27,7 @@ class Demand:
     """Jobs of a view that can use workers, in order of arrival; all arrays are (n,)."""
 
     names: tuple[str, ...]
+    jobs: tuple[JobRecord, ...]
     #: Fewest and most workers of a running job.
     least: Counts
     limit: Counts
@@ -49,6 +50,7 @@ class Demand:
         since = np.array([max(job.submitted_at, job.changed_at) for job in jobs], dtype=np.float64)
         return cls(
             names=tuple([spec.name for spec in specs]),
+            jobs=tuple(jobs),
             least=np.array([spec.min_workers for spec in specs], dtype=np.int64),
             limit=np.array([spec.worker_limit for spec in specs], dtype=np.int64),
             weight=np.array([spec.weight for spec in specs], dtype=np.float64),
@@ -58,6 +60,21 @@ class Demand:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def attained_s(self, now: float) -> Floats:
+        """Rank-seconds that each job held until `now`, (n,)."""
+        return np.array([job.attained_rank_seconds(now) for job in self.jobs], dtype=np.float64)
+
+    def deadlines(self) -> Floats:
+        """Instants by which the users want the jobs to end, (n,); inf for none."""
+        wished = [job.spec.deadline_s for job in self.jobs]
+        return np.array(
+            [
+                np.inf if wish is None else job.submitted_at + wish
+                for wish, job in zip(wished, self.jobs, strict=True)
+            ],
+            dtype=np.float64,
+        )
 
     def allocation(self, counts: Counts) -> Allocation:
         """Workers by job name, without the jobs that get none."""

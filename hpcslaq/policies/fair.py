@@ -51,9 +51,8 @@ class FairPolicy(AcceptsAll):
         if not len(demand):
             return {}
         patience_s = self.patience_rounds * view.round_s
-        attained = {job.spec.name: job.attained_rank_seconds(view.now) for job in view.jobs}
         turn_s = patience_s * demand.least * demand.weight
-        turns = np.floor(np.array([attained[name] for name in demand.names]) / turn_s)
+        turns = np.floor(demand.attained_s(view.now) / turn_s)
         runs = choose_runners(demand, view.num_ranks, -turns, patience_s)
         lower, upper = np.where(runs, demand.least, 0), np.where(runs, demand.limit, 0)
         return demand.allocation(share_evenly(lower, upper, demand.weight, view.num_ranks))

@@ -13,16 +13,30 @@ from typing import Any, cast
 from hpcslaq.core.policy import Policy
 from hpcslaq.policies.fair import FairPolicy
 from hpcslaq.policies.fifo import FifoPolicy
+from hpcslaq.policies.oracle import OracleQualityPolicy, OracleSlaqPolicy
+from hpcslaq.policies.quality import QualityPolicy
+from hpcslaq.policies.queues import EdfPolicy, LasPolicy, SrtfPolicy
 from hpcslaq.policies.slaq import SlaqPolicy
+from hpcslaq.policies.speed import MaxminPolicy, OptimusPolicy
 
 #: The policy that is used where none is named.
-DEFAULT_POLICY = "slaq"
+DEFAULT_POLICY = "quality"
 
 _CLASSES: dict[str, type] = {
+    "quality": QualityPolicy,
     "slaq": SlaqPolicy,
     "fair": FairPolicy,
     "fifo": FifoPolicy,
+    "las": LasPolicy,
+    "srtf": SrtfPolicy,
+    "edf": EdfPolicy,
+    "optimus": OptimusPolicy,
+    "maxmin": MaxminPolicy,
+    "oracle-slaq": OracleSlaqPolicy,
+    "oracle-quality": OracleQualityPolicy,
 }
+#: Policies that need to be told the future, and so only run in the simulator.
+_ORACLES = frozenset({"oracle-slaq", "oracle-quality"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +48,9 @@ class Parameter:
     default: object
 
 
-def policy_names() -> tuple[str, ...]:
-    """Names that `make_policy` knows, sorted."""
-    return tuple(sorted(_CLASSES))
+def policy_names(*, is_simulated: bool = True) -> tuple[str, ...]:
+    """Names that `make_policy` knows, sorted; without the oracles where the run is real."""
+    return tuple(sorted(name for name in _CLASSES if is_simulated or name not in _ORACLES))
 
 
 def policy_summary(name: str) -> str:

@@ -145,6 +145,11 @@ class SlaqForecaster:
             self._history[spec.name] = deque(maxlen=_HISTORY)
             self._family[spec.name] = spec.convergence
 
+    def add_like(self, spec: JobSpec, job: str) -> None:
+        """Begin to follow a job that is expected to go on as `job` does now."""
+        self.add(spec)
+        self._table.copy_row(job, spec.name)
+
     def discard(self, job: str) -> None:
         """Forget a job."""
         self._table.discard(job)

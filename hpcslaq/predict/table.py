@@ -60,6 +60,11 @@ class JobTable:
         row_of = self._row_of
         return np.array([row_of[job] for job in jobs], dtype=np.int64)
 
+    def copy_row(self, source: str, job: str) -> None:
+        """Give `job` (which is followed) the values of `source`."""
+        for array in self._arrays.values():
+            array[self._row_of[job]] = array[self._row_of[source]]
+
     def discard(self, job: str) -> int | None:
         """Free the job's row and return it; None where it is not followed."""
         row = self._row_of.pop(job, None)

@@ -1,0 +1,257 @@
+"""Our own policy: workers where they lower the users' losses most, with foresight.
+
+Source: own, after SLAQ (SoCC 2017) with ingredients of later work, each named where it is used.
+What one reads here is the rule; the prediction is `predict.drop`, the sharing `hull`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcslaq.core.policy import Allocation, ClusterView, Forecaster
+from hpcslaq.errors import PolicyError
+from hpcslaq.policies.candidates import Remaining, candidate_counts, spread_rest
+from hpcslaq.policies.demand import (
+    PATIENCE_ROUNDS,
+    AcceptsAll,
+    Demand,
+    choose_runners,
+    share_evenly,
+)
+from hpcslaq.policies.hull import share_by_price
+from hpcslaq.predict.drop import DropForecaster
+from hpcslaq.predict.outlook import Outlook
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+#: Relative error from which a prediction is not believed, where it also promises much.
+_BAD_ERROR = 0.75
+_PROMISE = 0.05
+#: Share of the time to a deadline that is planned with.
+_SLACK = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class QualityRule:
+    """How gains are counted; `quality` and the oracles differ only in these."""
+
+    #: Rounds ahead over which the best rate of drop counts: a job that is slow at first and
+    #: fast later is worth its later rate.
+    horizons: tuple[float, ...]
+    #: Share of the interval's half-width that is added to a drop.
+    optimism: float
+    #: Seconds that a change of the group costs.
+    regroup_s: float
+    #: Factor on the urgency of jobs that hold workers, where not all can run.
+    hysteresis: float
+    patience_rounds: float
+    #: Normalise by the largest drop so far, as SLAQ does, and not by the expected whole.
+    by_largest_drop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was decided and why; all arrays are (n,) in the order of `demand.names`."""
+
+    demand: Demand
+    counts: Counts
+    #: Predicted weighted, normalised drop per round on `counts` and on one choice more.
+    gain: Floats
+    #: Price of a worker: a job gets more only where its gain per worker is above.
+    price: float
+    #: Jobs that run; jobs that got a fair share because nothing is known of them.
+    runs: Mask
+    is_explored: Mask
+    #: Smallest number of workers of a running job, deadlines included.
+    floor: Counts
+
+    @property
+    def allocation(self) -> Allocation:
+        """Workers by job."""
+        return self.demand.allocation(self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class QualityPolicy(AcceptsAll):
+    """Maximise the predicted drop of the users' normalised losses, all jobs together.
+
+    - The gain of a job on n workers is its predicted drop, plus `optimism` times the half-width
+      of its interval (so little-known jobs are explored: upper confidence bound), over the whole
+      drop that is expected of it, times its weight; the best rate over 1 and `horizon_rounds`
+      rounds counts. No gain is seen below its target loss or after its last epoch.
+    - Iterations follow the learnt step time, with whole chunks; only numbers of workers at
+      which a step gets faster are considered, never more than the fastest. A change of the group
+      costs `regroup_s` of the round, so small advantages move nothing.
+    - Workers are shared along the concave hull of each gain (`hull`).
+    - Every job has its minimum. Minima that do not fit together go to jobs that waited for
+      `patience_rounds` rounds, then by gain per worker; jobs that hold workers count
+      `hysteresis` times.
+    - A deadline that can still be met raises the minimum to the workers it takes.
+    - Jobs without a prediction, and jobs whose recent predictions were bad, get the fair share.
+    - Workers that nobody gains from are shared evenly among jobs that they make faster.
+    """
+
+    optimism: float = 0.25
+    horizon_rounds: float = 4.0
+    regroup_s: float = 0.05
+    hysteresis: float = 1.25
+    patience_rounds: float = PATIENCE_ROUNDS
+
+    def __post_init__(self) -> None:
+        for key in ("optimism", "regroup_s"):
+            if not getattr(self, key) >= 0:
+                raise ValueError(f"{key}: {getattr(self, key)} is not >= 0")
+        for key in ("horizon_rounds", "hysteresis"):
+            if not getattr(self, key) >= 1:
+                raise ValueError(f"{key}: {getattr(self, key)} is not >= 1")
+        if not self.patience_rounds > 0:
+            raise ValueError(f"patience_rounds: {self.patience_rounds} is not > 0")
+
+    @property
+    def name(self) -> str:
+        """Name in job files and commands."""
+        return "quality"
+
+    def forecaster(self) -> Forecaster:
+        """A fresh predictor of drops and step times."""
+        return DropForecaster()
+
+    def allocate(self, view: ClusterView) -> Allocation:
+        """Workers by job; see the class."""
+        return self.plan(view).allocation
+
+    def plan(self, view: ClusterView) -> Plan:
+        """The allocation with its reasons."""
+        if not isinstance(view.forecaster, DropForecaster):
+            raise PolicyError(f"{self.name}: the view holds another policy's forecaster")
+        demand = Demand.of(view)
+        rule = QualityRule(
+            (1.0, self.horizon_rounds),
+            self.optimism,
+            self.regroup_s,
+            self.hysteresis,
+            self.patience_rounds,
+        )
+        return plan_quality(view, demand, view.forecaster.predict(demand.names), rule)
+
+
+def plan_quality(view: ClusterView, demand: Demand, outlook: Outlook, rule: QualityRule) -> Plan:
+    """Share the view's ranks by predicted gains."""
+    num_jobs = len(demand)
+    everyone = np.arange(num_jobs)
+    if num_jobs == 0:
+        nothing = np.zeros(0, dtype=np.int64)
+        no = np.zeros(0, dtype=bool)
+        return Plan(demand, nothing, np.zeros(0), 0.0, no, no, nothing)
+    remaining = Remaining.of(demand, outlook)
+    whole = _whole_drop(demand, outlook, remaining, rule)
+    is_seen = outlook.is_known & outlook.is_timed & ~_is_misleading(outlook, whole)
+    options = candidate_counts(demand, outlook, demand.least)
+    seconds = outlook.seconds(everyone, np.maximum(options, 1).astype(np.float64))
+    needed = _needed_counts(view, demand, remaining, options, seconds)
+    at_least = _gains(view, demand, outlook, remaining, whole, options[:, :1], seconds[:, :1], rule)
+    urgency = np.where(is_seen, at_least[:, 0] / demand.least, np.inf)
+    urgency = np.where(needed > demand.least, np.inf, urgency)
+    urgency *= np.where(demand.held > 0, rule.hysteresis, 1.0)
+    runs = choose_runners(demand, view.num_ranks, urgency, rule.patience_rounds * view.round_s)
+    floor = _floors(demand, runs, needed, is_seen, view.num_ranks)
+    raised = np.flatnonzero(floor != demand.least)
+    if len(raised):
+        options[raised] = np.where(
+            runs[raised, None], np.maximum(options[raised], floor[raised, None]), 0
+        )
+        workers = np.maximum(options[raised], 1).astype(np.float64)
+        seconds[raised] = outlook.seconds(raised, workers)
+    gains = _gains(view, demand, outlook, remaining, whole, options, seconds, rule)
+    gains[~is_seen | ~runs] = 0.0
+    choice, price = share_by_price(options, gains, view.num_ranks)
+    counts = options[everyone, choice]
+    gain = gains[everyone, choice]
+    counts = spread_rest(options, seconds, counts, demand.weight, view.num_ranks)
+    if not outlook.is_timed.all():
+        upper = np.where(runs & ~outlook.is_timed, demand.limit, counts)
+        counts = share_evenly(counts, upper, demand.weight, view.num_ranks)
+    return Plan(demand, counts, gain, price, runs, runs & ~is_seen, floor)
+
+
+def _gains(
+    view: ClusterView,
+    demand: Demand,
+    outlook: Outlook,
+    remaining: Remaining,
+    whole: Floats,
+    options: Counts,
+    seconds: Floats,
+    rule: QualityRule,
+) -> Floats:
+    """Weighted, normalised drop per round on each number of workers of `options : (n, p)`."""
+    everyone = np.arange(len(demand))
+    cost = np.where(options == demand.held[:, None], 0.0, rule.regroup_s)
+    best = np.zeros(options.shape)
+    for horizon in rule.horizons:
+        time = np.maximum(horizon * view.round_s - cost, 0.0)
+        iterations = np.minimum(time / seconds, remaining.iterations[:, None])
+        drop = outlook.drop_after(everyone, iterations, optimism=rule.optimism)
+        np.maximum(best, drop / horizon, out=best)
+    scale = demand.weight / whole
+    return np.asarray(np.nan_to_num(best * scale[:, None], nan=0.0, posinf=1e300))
+
+
+def _whole_drop(
+    demand: Demand, outlook: Outlook, remaining: Remaining, rule: QualityRule
+) -> Floats:
+    """The whole drop expected of each job, (n,) > 0: what its losses are normalised by."""
+    if rule.by_largest_drop:
+        whole = outlook.largest_drop
+    else:
+        everyone = np.arange(len(demand))
+        future = outlook.drop_after(everyone, remaining.iterations)
+        whole = np.maximum(np.nan_to_num(outlook.first_loss - outlook.last_loss), 0.0) + future
+    smallest = 1e-9 * np.maximum(np.abs(np.nan_to_num(outlook.last_loss)), 1e-290)
+    return np.asarray(np.where(whole > smallest, whole, np.inf))
+
+
+def _is_misleading(outlook: Outlook, whole: Floats) -> Mask:
+    """Jobs whose predictions fail and promise much; a noisy plateau promises little."""
+    promise = (outlook.drops[:, 3] + outlook.widths[:, 3]) / whole
+    return np.asarray((outlook.error > _BAD_ERROR) & (promise > _PROMISE))
+
+
+def _needed_counts(
+    view: ClusterView, demand: Demand, remaining: Remaining, options: Counts, seconds: Floats
+) -> Counts:
+    """Fewest workers with which a job meets its deadline, (n,): the minimum where it cannot."""
+    if all(job.spec.deadline_s is None for job in demand.jobs):
+        return demand.least
+    left = _SLACK * (demand.deadlines() - view.now)
+    duration = np.where(np.isfinite(left), remaining.iterations, 0.0)[:, None] * seconds
+    in_time = (duration <= left[:, None]) & np.isfinite(left)[:, None]
+    fitting = np.where(in_time, options, np.iinfo(np.int64).max).min(axis=1)
+    return np.where(in_time.any(axis=1), fitting, demand.least)
+
+
+def _floors(
+    demand: Demand,
+    runs: Mask,
+    needed: Counts,
+    is_seen: Mask,
+    num_ranks: int,
+) -> Counts:
+    """Minimum of each job: its own, then what deadlines need, then the fair share if unseen."""
+    floor = np.where(runs, demand.least, 0)
+    left = num_ranks - int(floor.sum())
+    wish = np.where(runs, needed - demand.least, 0)
+    if wish.any():
+        for job in np.lexsort((np.arange(len(demand)), demand.deadlines())).tolist():
+            if 0 < wish[job] <= left:
+                floor[job] += wish[job]
+                left -= int(wish[job])
+    share = num_ranks // max(1, int(runs.sum()))
+    fair = np.clip(share, demand.least, demand.limit)
+    wanted = np.where(runs & ~is_seen, np.maximum(fair, floor), floor)
+    return share_evenly(floor, wanted, np.ones(len(demand)), num_ranks)

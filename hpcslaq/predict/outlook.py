@@ -1,0 +1,92 @@
+"""What a forecaster that predicts drops tells a policy: columns, one row per job.
+
+The drop as a function of the iterations ahead is kept at powers of two and interpolated, so
+that a policy can ask for it at any number of iterations of thousands of jobs at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcslaq.predict.steptime import step_seconds
+from hpcslaq.predict.table import Rows
+
+Floats = NDArray[np.float64]
+
+#: Iterations ahead at which drops are kept: 1, 2, 4, ..., 2^17.
+KNOTS: Floats = np.exp2(np.arange(18.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """Predictions for n jobs; all arrays are (n,) unless a shape is given."""
+
+    #: Whether there were enough losses for a prediction.
+    is_known: NDArray[np.bool_]
+    #: Whether a step was ever timed.
+    is_timed: NDArray[np.bool_]
+    first_loss: Floats
+    last_loss: Floats
+    lowest_loss: Floats
+    #: Largest drop in one iteration so far, at most the whole drop; >= 0.
+    largest_drop: Floats
+    #: Completed iterations.
+    iterations: Floats
+    #: (n, len(KNOTS)): predicted drop (>= 0, never falling along a row) and interval half-width.
+    drops: Floats
+    widths: Floats
+    #: Recent relative error of the predictions in [0, 1].
+    error: Floats
+    #: (n, 4): fixed, per_chunk, per_hop seconds and the number of chunks.
+    timing: Floats
+
+    def drop_after(self, which: Rows, iterations: Floats, *, optimism: float = 0.0) -> Floats:
+        """Predicted drop of the jobs `which : (m,)` after `iterations : (m,)` or (m, p) more.
+
+        `optimism` times the half-width of the interval is added.
+        """
+        table = self.drops if optimism == 0.0 else self.drops + optimism * self.widths
+        return interpolate(table, which, iterations)
+
+    def iterations_until(self, which: Rows, drop: Floats) -> Floats:
+        """Iterations after which the loss has fallen by `drop : (m,)`; inf where it never will."""
+        return invert(self.drops, which, drop)
+
+    def seconds(self, which: Rows, workers: Floats) -> Floats:
+        """Seconds per iteration of `which : (m,)` on `workers : (m,)` or (m, p), > 0."""
+        timing = self.timing[which]
+        if workers.ndim == 2:
+            timing = timing[:, None, :]
+        fixed, per_chunk, per_hop, chunks = np.moveaxis(timing, -1, 0)
+        return np.maximum(step_seconds(fixed, per_chunk, per_hop, chunks, workers), 1e-9)
+
+
+def interpolate(table: Floats, which: Rows, iterations: Floats) -> Floats:
+    """Linear between the knots (and 0 at 0), constant after the last."""
+    ahead = np.minimum(iterations, KNOTS[-1])
+    _, exponent = np.frexp(ahead)
+    left = np.clip(exponent - 1, 0, len(KNOTS) - 2)
+    row = which[:, None] if ahead.ndim == 2 else which
+    flat = row * len(KNOTS) + left
+    values = table.ravel()
+    low, high = values[flat], values[flat + 1]
+    start = KNOTS[left]
+    inner = low + (high - low) * ((ahead - start) / start)
+    return np.asarray(np.where(ahead < 1.0, low * ahead, inner))
+
+
+def invert(table: Floats, which: Rows, drop: Floats) -> Floats:
+    """Iterations after which the never-falling rows of `table` reach `drop : (m,)`."""
+    rows = np.concatenate([np.zeros((len(which), 1)), table[which]], axis=1)
+    grid = np.concatenate([[0.0], KNOTS])
+    right = (rows < drop[:, None]).sum(axis=1)
+    is_never = right == len(grid)
+    right = np.clip(right, 1, len(grid) - 1)
+    index = np.arange(len(which))
+    low, high = rows[index, right - 1], rows[index, right]
+    share = (drop - low) / np.maximum(high - low, 1e-300)
+    found = grid[right - 1] + (grid[right] - grid[right - 1]) * np.clip(share, 0.0, 1.0)
+    return np.where(is_never, np.inf, np.where(drop <= 0.0, 0.0, found))
