@@ -18,6 +18,7 @@ COMMANDS = {
     "validate": "hpcslaq.cli.validate",
     "models": "hpcslaq.cli.models",
     "doctor": "hpcslaq.cli.doctor",
+    "simulate": "hpcslaq.cli.simulate",
 }
 
 
