@@ -19,6 +19,7 @@ COMMANDS = {
     "models": "hpcslaq.cli.models",
     "doctor": "hpcslaq.cli.doctor",
     "simulate": "hpcslaq.cli.simulate",
+    "trace": "hpcslaq.cli.trace",
 }
 
 

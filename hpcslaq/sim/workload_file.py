@@ -32,6 +32,7 @@ from hpcslaq.sim.curves import Curve, read_curves, recorded_curves
 from hpcslaq.sim.faults import with_failures
 from hpcslaq.sim.jobs import SimJob
 from hpcslaq.sim.scaling import Delays, ScalingModel
+from hpcslaq.sim.traces.jobs import trace_source
 from hpcslaq.sim.workload import (
     FAMILIES,
     Floats,
@@ -360,8 +361,6 @@ def parse_workload(text: str, file_name: str) -> Workload:
         document=tables,
     )
     if "trace" in tables:
-        from hpcslaq.sim.traces.jobs import trace_source
-
         source = trace_source(tables["trace"], directory, place.at("trace"))
         return replace(workload, trace_jobs=source)
     arrivals = _arrivals(tables, place.at("arrivals"))
