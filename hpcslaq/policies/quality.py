@@ -96,7 +96,7 @@ class QualityPolicy(AcceptsAll):
     - Workers that nobody gains from are shared evenly among jobs that they make faster.
     """
 
-    optimism: float = 0.25
+    optimism: float = 0.1
     horizon_rounds: float = 4.0
     regroup_s: float = 0.05
     hysteresis: float = 1.25

@@ -27,6 +27,8 @@ _BLOCKS = (1, 8, 64, 512)
 _REACH = 12
 #: Blocks that a scale needs before it takes over from a finer one.
 _READY = 6
+#: The columns follow when the history has grown by this share (at least one loss).
+_REFRESH_SHARE = 0.05
 #: Losses of one report that are followed one by one; earlier ones only enter the blocks.
 _FINE = 16
 
@@ -37,6 +39,7 @@ OUTLOOK_COLUMNS: dict[str, float | tuple[float, ...]] = {
     "lowest": math.nan,
     "largest_drop": 0.0,
     "known": 0.0,
+    "refresh_at": 0.0,
     "error": 1.0,
     "drops": (0.0,) * len(KNOTS),
     "widths": (0.0,) * len(KNOTS),
@@ -143,7 +146,9 @@ class DropForecaster:
         """
         self.add(spec)
         self._table.copy_row(job, spec.name)
-        self._table["timing"][self._table.row(spec.name), 3] = spec.num_chunks
+        row = self._table.row(spec.name)
+        self._table["timing"][row, 3] = spec.num_chunks
+        self._table["refresh_at"][row] = 0.0
 
     def discard(self, job: str) -> None:
         """Forget a job."""
@@ -165,6 +170,10 @@ class DropForecaster:
             return
         follow_losses(table, row, losses)
         history.observe(losses)
+        iterations = float(table["iterations"][row])
+        if history.is_known and iterations < table["refresh_at"][row]:
+            return
+        table["refresh_at"][row] = iterations + max(1.0, _REFRESH_SHARE * iterations)
         drops, widths = history.drops(KNOTS)
         table["drops"][row] = np.maximum.accumulate(np.maximum(drops, 0.0))
         table["widths"][row] = widths

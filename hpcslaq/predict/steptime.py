@@ -28,6 +28,8 @@ _MEMORY = 0.95
 _CLIP = 2.0
 #: Reports that are believed as they are before outliers are clipped.
 _TRUSTING = 3
+#: Each of the first reports is solved for, then every fourth, and all that surprise.
+_EAGER, _SURPRISE = 8, 0.2
 #: Steps below this, in seconds, are noise of the clock.
 _SHORTEST = 1e-9
 _SUBSETS = [s for size in (3, 2, 1) for s in itertools.combinations(range(3), size)]
@@ -70,6 +72,8 @@ class StepTime:
         scaled = features / expected
         self._moments = _MEMORY * self._moments + np.outer(scaled, scaled)
         self._targets = _MEMORY * self._targets + scaled * (seen / expected)
+        if self._count > _EAGER and self._count % 4 and abs(seen / expected - 1.0) < _SURPRISE:
+            return  # nothing new: the next fourth report solves for all
         self._solve(self._belief + self._moments, self._belief @ self._centre + self._targets)
 
     def seconds(self, num_workers: int) -> float:

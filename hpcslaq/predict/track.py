@@ -61,6 +61,8 @@ _ADAPT = 0.25
 _TINY = 1e-300
 #: Answers are kept for judgement at each of the first steps, later at every other.
 _OFTEN, _STRIDE = 32, 2
+#: How sharply drops beyond the plausible reach are cut.
+_DAMPING = 4
 _NO_DROP = 1e-3  # a fall below this share of the largest recent one counts as that much
 
 
@@ -116,14 +118,13 @@ class Track:
         slot = self.count % _RING
         self._losses[slot] = loss
         self._lowest = min(self._lowest, loss)
-        if self.count > 1:
-            self._judge(slot)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            if self.count > 1:
+                self._judge(slot)
             self._regress(loss, last)
             if not np.isfinite(self._bank).all():
                 self.__init__(self.floor, self.skipped + self.count)  # type: ignore[misc]
-                return
-            if _speaks(self.count):
+            elif _speaks(self.count):
                 said = self._experts(LAGS)
                 self._said[slot] = said.T
                 self._mixed[0, slot] = _median(said, self._weights(), LAGS)
@@ -139,7 +140,7 @@ class Track:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             drops = _median(self._experts(steps), self._weights(), steps)
             width = np.interp(np.log(steps), np.log(LAGS), self._stretch * self._typical)
-        return drops, width * (np.abs(drops) + self.noise)
+        return drops, self._bounded(width * (np.abs(drops) + self.noise))
 
     @property
     def error(self) -> float:
@@ -224,10 +225,10 @@ class Track:
         rows[1:] += (float(self._losses[self.count % _RING]) - fitted)[1:, None]
 
     def _reach(self, loss: float) -> float:
-        """How far the loss can plausibly fall: half of it, or what it lost in ten steps."""
+        """How far the loss can plausibly fall: half of it, nearer to all of it if it just did."""
         past = float(self._losses[(self.count - 10) % _RING])
         fallen = 1.0 - loss / past if self.count > 10 and past > 0.0 else 0.0
-        return loss * max(0.5, fallen)
+        return loss * 0.5 * (1.0 + max(fallen, 0.0))
 
     def _judge(self, slot: int) -> None:
         """Compare what was said 1, 2, 4 and 8 steps ago with what came."""
@@ -238,23 +239,22 @@ class Track:
         loss = float(self._losses[slot])
         came = np.where(known, self._losses[then] - loss, np.nan)
         lags = np.arange(len(LAGS))
-        with np.errstate(invalid="ignore", over="ignore"):
-            error = _relative(self._said[then, lags], came[:, None]) * LAGS[:, None]
-            is_known = np.isfinite(error)
-            self._errors *= _RECORD_MEMORY
-            self._errors[0] += np.where(is_known, error, 0.0).sum(axis=0)
-            self._errors[1] += (is_known * LAGS[:, None]).sum(axis=0)
-            mixed, width = self._mixed[0, then, lags], self._mixed[1, then, lags]
-            miss = np.abs(came - mixed)
-            is_known = np.isfinite(miss)
-            hit = np.where(miss <= width, COVERAGE - 1.0, COVERAGE)
-            self._stretch *= np.exp(_ADAPT * np.where(is_known, hit, 0.0))
-            self._stretch = self._stretch.clip(0.1, 100.0)
-            relative = np.minimum(miss / (np.abs(mixed) + self.noise + _TINY), 10.0)
-            self._typical += np.where(is_known, 0.1 * (relative - self._typical), 0.0)
-            self._trust *= _RECORD_MEMORY
-            self._trust[0] += np.where(is_known, _relative(mixed, came) * LAGS, 0.0).sum()
-            self._trust[1] += (is_known * LAGS).sum()
+        error = _relative(self._said[then, lags], came[:, None]) * LAGS[:, None]
+        is_known = np.isfinite(error)
+        self._errors *= _RECORD_MEMORY
+        self._errors[0] += np.where(is_known, error, 0.0).sum(axis=0)
+        self._errors[1] += (is_known * LAGS[:, None]).sum(axis=0)
+        mixed, width = self._mixed[0, then, lags], self._mixed[1, then, lags]
+        miss = np.abs(came - mixed)
+        is_known = np.isfinite(miss)
+        hit = np.where(miss <= width, COVERAGE - 1.0, COVERAGE)
+        self._stretch *= np.exp(_ADAPT * np.where(is_known, hit, 0.0))
+        self._stretch = self._stretch.clip(0.1, 100.0)
+        relative = np.minimum(miss / (np.abs(mixed) + self.noise + _TINY), 10.0)
+        self._typical += np.where(is_known, 0.1 * (relative - self._typical), 0.0)
+        self._trust *= _RECORD_MEMORY
+        self._trust[0] += np.where(is_known, _relative(mixed, came) * LAGS, 0.0).sum()
+        self._trust[1] += (is_known * LAGS).sum()
         if is_known[0]:
             self.noise += 0.2 * (float(miss[0]) - self.noise)
 
@@ -265,7 +265,11 @@ class Track:
         return np.asarray(((total + typical) / (weight + 1.0) + 0.01) ** -_SHARPNESS)
 
     def _widths(self, drops: Floats) -> Floats:
-        return np.asarray(self._stretch * self._typical * (np.abs(drops) + self.noise))
+        return self._bounded(self._stretch * self._typical * (np.abs(drops) + self.noise))
+
+    def _bounded(self, widths: Floats) -> Floats:
+        """A loss that never was negative will hardly change by more than itself."""
+        return np.minimum(widths, self._losses[self.count % _RING]) if self._lowest >= 0 else widths
 
 
 def _speaks(count: int) -> bool:
@@ -279,9 +283,9 @@ def _relative(said: NDArray[np.floating], came: Floats) -> Floats:
 
 
 def _damp(said: Floats, reach: float) -> Floats:
-    """Drops far below `reach` stay as they are, larger ones approach it."""
-    ratio = np.maximum(said, 0.0) / max(reach, _TINY)
-    damped = said / np.hypot(1.0, np.minimum(ratio, 1e150))
+    """Drops below `reach` stay nearly as they are, larger ones approach it."""
+    ratio = np.minimum(np.maximum(said, 0.0) / max(reach, _TINY), 1e70)
+    damped = said / (1.0 + ratio**_DAMPING) ** (1.0 / _DAMPING)
     return np.asarray(np.where(said > 0.0, damped, said))
 
 

@@ -1,6 +1,7 @@
 """What holds for every policy: bounds, liveness, no waste, the same answer twice, no starving."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -83,3 +84,30 @@ def test_a_job_that_waited_too_long_is_served_first(
     assert policy.allocate(view_of(policy, 4, jobs, now=1000.0))["j1"] >= 2
     if name in ("slaq", "fair", "quality", "las"):
         assert "j1" not in policy.allocate(view_of(policy, 4, jobs, now=985.0))
+
+
+@PATIENT
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_nobody_waits_longer_than_patience_and_one_round_per_job(
+    name: str, data: st.DataObject, view_of: Callable[..., ClusterView], any_job: Any
+) -> None:
+    jobs = data.draw(st.lists(any_job, min_size=2, max_size=6))
+    num_ranks = data.draw(st.integers(4, 24))
+    patience, round_s = 3, 10.0
+    policy = make_policy(name, patience_rounds=patience)
+    view = view_of(policy, num_ranks, jobs, round_s=round_s)
+    records = [replace(r, submitted_at=1000.0, changed_at=1000.0) for r in view.jobs]
+    waits = dict.fromkeys((r.name for r in records if r.spec.min_workers <= num_ranks), 0)
+    for number in range(20):
+        now = 1000.0 + number * round_s
+        allocation = policy.allocate(replace(view, now=now, jobs=tuple(records)))
+        for index, record in enumerate(records):
+            given_to = allocation.get(record.name, 0)
+            if record.name in waits:
+                waits[record.name] = 0 if given_to else waits[record.name] + 1
+            if given_to != record.target:
+                records[index] = replace(
+                    record, target=given_to, members=tuple(range(given_to)), changed_at=now
+                )
+        assert max(waits.values(), default=0) <= patience + len(jobs) + 1
