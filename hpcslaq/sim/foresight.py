@@ -2,7 +2,8 @@
 
 `foretold(policy, jobs)` is the same policy with another forecaster. The oracles get loss
 curves and step times; policies that learn step times (`optimus`, `srtf`, `elasticflow`, ...)
-get the true step time on every number of workers, and go on predicting losses by themselves.
+get the true step time on every number of workers and the true iterations to the end, and go on
+predicting losses by themselves.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ class _ToldStepTimes(DropForecaster):
         self._truths = truths
         #: True seconds on 0 (unused), 1, 2, ... workers; rows of equal step times are shared.
         self._seconds: dict[tuple[StepTime, int], Table] = {}
+        #: Mean iterations to the end after 0, 1, 2, ... iterations.
+        self._efforts: dict[str, Floats] = {}
 
     def predict(self, jobs: tuple[str, ...]) -> Outlook:
         outlook = super().predict(jobs)
@@ -90,7 +93,21 @@ class _ToldStepTimes(DropForecaster):
             table[index, : len(row)], table[index, len(row) :] = row, row[-1]
         values = {field.name: getattr(outlook, field.name) for field in fields(Outlook)}
         values["is_timed"] = np.ones(len(jobs), dtype=bool)
-        return _TrueOutlook(**values, table=table)
+        left = [
+            self._left(job, int(done)) for job, done in zip(jobs, outlook.iterations, strict=True)
+        ]
+        return _TrueOutlook(**values, table=table, left=np.array(left, dtype=np.float64))
+
+    def _left(self, job: str, done: int) -> float:
+        """Iterations to the job's end after `done`, in mean ones where they differ; >= 1."""
+        if job not in self._efforts:
+            truth = self._truths[job]
+            efforts = truth.efforts
+            if efforts is None:
+                efforts = np.ones(truth.num_iterations)
+            ends = np.cumsum(efforts[: truth.num_iterations])
+            self._efforts[job] = ends[-1] - np.concatenate([[0.0], ends])
+        return max(float(self._efforts[job][done]), 1.0)
 
     def _row(self, job: str) -> Table:
         truth = self._truths[job]
@@ -106,6 +123,11 @@ class _ToldStepTimes(DropForecaster):
 class _TrueOutlook(Outlook):
     #: (n, most workers + 1): seconds of one iteration by number of workers.
     table: Table
+    #: (n,) true iterations to the end.
+    left: Floats
+
+    def remaining(self, estimate: Floats) -> Floats:
+        return self.left
 
     def seconds(self, which: Rows, workers: Floats) -> Floats:
         counts = np.clip(np.ceil(workers).astype(np.int64), 1, self.table.shape[1] - 1)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from hpcslaq.core.events import ProgressReported
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.policies.registry import make_policy
 from hpcslaq.sim.foresight import fit_timing, foretold
@@ -41,6 +44,16 @@ def test_a_told_outlook_gives_the_true_seconds_before_any_report() -> None:
     assert outlook.is_timed.all()
     seconds = outlook.seconds(np.arange(2), np.array([[1.0, 2.0, 2.0], [1.0, 4.0, 8.0]]))
     assert seconds.tolist() == [[6.0, 3.0, 3.0], [8.0, 2.0, 1.0]]
+    assert outlook.remaining(np.full(2, np.inf)).tolist() == [10.0, 10.0]
+
+
+def test_a_told_outlook_counts_what_is_left_in_mean_iterations() -> None:
+    job = dataclasses.replace(job_of("a", num_iterations=3), efforts=np.array([1.5, 1.0, 0.5]))
+    forecaster = foretold(make_policy("srtf"), [job]).forecaster()
+    forecaster.add(job.spec)
+    assert forecaster.predict(("a",)).remaining(np.ones(1)).tolist() == [3.0]
+    forecaster.observe(ProgressReported("a", 1, 1, (1.0,), 1, 1.0, 1))
+    assert forecaster.predict(("a",)).remaining(np.ones(1)).tolist() == [1.5]
 
 
 @pytest.mark.parametrize("name", ["oracle-quality", "oracle-slaq", "optimus", "srtf", "maxmin"])
