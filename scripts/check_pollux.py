@@ -7,8 +7,10 @@
 and served at rounds only (`--eager` decides at once), every start and change of the GPUs costs
 30 s, batch sizes are those of the workload. A policy named with "@fixed" serves each job on the
 GPUs that its user asked for, others may use 1 GPU to as many as the batch fills. `las@fixed` has
-one queue limit at 16 GPU hours and no end to waiting, as their Tiresias. Published: Tiresias 3,470 s, Optimus with oracle 5,302 s,
-Pollux itself (which also adapts batch sizes) 2,446 s.
+one queue limit at 16 GPU hours and no end to waiting, as their Tiresias.
+
+Published: Tiresias 3,470 s, Optimus with oracle 5,302 s, Pollux itself (which also adapts the
+batch sizes) 2,446 s.
 """
 
 from __future__ import annotations

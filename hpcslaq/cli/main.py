@@ -20,6 +20,9 @@ COMMANDS = {
     "doctor": "hpcslaq.cli.doctor",
     "simulate": "hpcslaq.cli.simulate",
     "trace": "hpcslaq.cli.trace",
+    "replay": "hpcslaq.cli.replay",
+    "fidelity": "hpcslaq.cli.fidelity",
+    "whatif": "hpcslaq.cli.whatif",
 }
 
 

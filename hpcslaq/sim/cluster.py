@@ -155,7 +155,7 @@ class Cluster:
         run.stretch += 1
         run.members, run.generation = order.members, order.generation
         run.first = run.reported = run.stored
-        delay = self._delays.start_s(len(order.members))
+        delay = self._delays.start_s(len(order.members), run.truth.load_s)
         self._later(delay, partial(self._formed, run, run.stretch, delay))
 
     def _order_at_boundary(self, order: BoundaryOrder) -> None:
@@ -255,7 +255,14 @@ class Cluster:
             model_digest="",
             reason=truth.reason,
         )
-        self._dissolve(run, run.stretch, answer)
+        if truth.finish_s == 0.0:
+            self._dissolve(run, run.stretch, answer)
+            return
+        leader, *others = run.members
+        run.members = (leader,)
+        self._release(tuple(others), run)
+        self._later(truth.finish_s, partial(self._dissolve, run, run.stretch, answer))
+        self._tell(ev.GroupDissolved(truth.name, run.generation))
 
     def _dissolve(self, run: RunningJob, stretch: int, answer: ev.Event) -> None:
         """Tell why the group ends, and let its ranks go."""

@@ -9,7 +9,7 @@ predicting losses by themselves.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -22,7 +22,7 @@ from hpcslaq.predict.oracle import OracleForecaster
 from hpcslaq.predict.outlook import Outlook
 from hpcslaq.predict.table import Rows
 from hpcslaq.sim.jobs import SimJob
-from hpcslaq.sim.scaling import ScalingModel, StepTime
+from hpcslaq.sim.scaling import ScalingModel, StepTime, TableStepTime
 
 Floats = NDArray[np.float64]
 Table = NDArray[np.float64]
@@ -160,6 +160,44 @@ def fit_timing(step_time: StepTime, spec: JobSpec) -> tuple[float, float, float]
         return known_s, chunk_s, max(per_hop, 0.0)
     design = np.stack([np.ones_like(n), waves, np.log2(n)], axis=1) / seconds[:, None]
     return _non_negative(design, np.ones_like(n))
+
+
+def fit_samples(
+    samples: Sequence[tuple[int, float, float]], num_chunks: int, limit: int
+) -> TableStepTime:
+    """Seconds on 1 to `limit` workers from (workers, seconds, weight) samples, at least one.
+
+    Counts that were seen get their weighted mean; the others lie on the fitted
+    fixed + per_chunk * ceil(chunks / n) + per_hop * log2(n), scaled to agree with the nearest seen
+    count. A weak prior (5 % fixed, 93 % divides, 2 % hops) decides what the samples leave open.
+    """
+    by_count: dict[int, tuple[float, float]] = {}
+    for count, seconds, weight in samples:
+        total, weights = by_count.get(count, (0.0, 0.0))
+        by_count[count] = (total + weight * seconds, weights + weight)
+    seen = {count: total / weights for count, (total, weights) in sorted(by_count.items())}
+    n = np.array(list(seen), dtype=np.float64)
+    means = np.array(list(seen.values()))
+    features = _features(n, num_chunks)
+    prior = np.array([0.05, 0.93, 0.02]) * means[0] / np.maximum(features[0], 1.0)
+    prior *= means[0] / float(features[0] @ prior)
+    weak = 0.1 * np.diag(1.0 / prior)
+    design = np.concatenate([features / means[:, None], weak])
+    target = np.concatenate([np.ones(len(n)), np.full(3, 0.1)])
+    params = np.array(_non_negative(design, target))
+    counts = tuple(range(1, limit + 1))
+    fitted = _features(np.array(counts, dtype=np.float64), num_chunks) @ params
+    known = np.array(list(seen))
+    times = []
+    for count, time in zip(counts, fitted.tolist(), strict=True):
+        near = int(known[np.abs(np.log(known / count)).argmin()])
+        scale = seen[near] / float(_features(np.array([float(near)]), num_chunks)[0] @ params)
+        times.append(seen.get(count, time * scale))
+    return TableStepTime(counts, tuple(times))
+
+
+def _features(n: Floats, num_chunks: int) -> Floats:
+    return np.stack([np.ones_like(n), np.ceil(num_chunks / n), np.log2(n)], axis=1)
 
 
 def _non_negative(design: Floats, target: Floats) -> tuple[float, float, float]:

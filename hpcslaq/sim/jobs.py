@@ -7,6 +7,7 @@ allocation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -38,6 +39,10 @@ class SimJob:
     iterations_per_epoch: int = 1
     #: Duration of each iteration as a multiple of `step_time`'s; None: all alike.
     efforts: Floats | None = None
+    #: Seconds to load its data and state on its first group; None: as the delays say.
+    load_s: float | None = None
+    #: Seconds for which its leader evaluates and writes the model, after the others have left.
+    finish_s: float = 0.0
     #: Iteration during which the user's code raises; None: it does not.
     fails_at: int | None = None
     #: Iterations until a stop rule is met, and which.
@@ -56,6 +61,10 @@ class SimJob:
             efforts = np.asarray(self.efforts[:num], dtype=np.float64)
             if efforts.size < num or not (np.isfinite(efforts) & (efforts > 0)).all():
                 raise ValueError(f"efforts: {self.spec.name} has too few, or some are not > 0")
+        for key in ("load_s", "finish_s"):
+            value = getattr(self, key)
+            if value is not None and not 0.0 <= value < math.inf:
+                raise ValueError(f"{key}: {value} is not a finite number >= 0")
         if self.fails_at is not None:
             if self.fails_at < 1:
                 raise ValueError(f"fails_at: {self.fails_at} < 1")

@@ -129,9 +129,10 @@ class Delays:
         """Seconds from the boundary until the new group trains."""
         return self.form_s + self.form_per_member_s * num_members
 
-    def start_s(self, num_members: int) -> float:
-        """Seconds from the order until the first group trains."""
-        return self.message_s + self.load_s + self.regroup_s(num_members)
+    def start_s(self, num_members: int, load_s: float | None = None) -> float:
+        """Seconds from the order until the first group trains; `load_s` replaces our own."""
+        load_s = self.load_s if load_s is None else load_s
+        return self.message_s + load_s + self.regroup_s(num_members)
 
 
 def noise_factors(seed: int, job: str, num_iterations: int, sigma: float) -> NDArray[np.float64]:

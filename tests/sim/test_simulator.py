@@ -369,3 +369,19 @@ def test_a_step_time_may_depend_on_the_placement() -> None:
     assert simulate([job], hosts=hosts, delays=PROMPT).ended_at == pytest.approx(10.0)
     hosts = dict.fromkeys(hosts, "a")
     assert simulate([job], hosts=hosts, delays=PROMPT).ended_at == pytest.approx(5.0)
+
+
+def test_a_leader_that_still_writes_keeps_only_itself_busy() -> None:
+    job = dataclasses.replace(job_of(num_iterations=4), finish_s=5.0)
+    result = simulate([job, job_of("b", num_iterations=4, arrival_s=1.0)], delays=PROMPT)
+    ((dissolved_at, _),) = events(result, ev.GroupDissolved)
+    record = result.records["a"]
+    assert record.state is JobState.DONE
+    assert record.finished_at == pytest.approx(dissolved_at + 5.0)
+    grown = [e for now, e in events(result, ev.GroupFormed) if e.job == "b" and now >= dissolved_at]
+    assert len(grown[0].members) == 3  # all but the leader, while it writes
+
+
+def test_a_job_may_take_its_own_time_to_load() -> None:
+    job = dataclasses.replace(job_of(num_iterations=4), load_s=2.5)
+    assert simulate([job], delays=PROMPT).records["a"].started_at == 2.5
