@@ -20,6 +20,7 @@ COMMANDS = {
     "doctor": "hpcslaq.cli.doctor",
     "simulate": "hpcslaq.cli.simulate",
     "trace": "hpcslaq.cli.trace",
+    "record": "hpcslaq.cli.record",
     "replay": "hpcslaq.cli.replay",
     "fidelity": "hpcslaq.cli.fidelity",
     "whatif": "hpcslaq.cli.whatif",
