@@ -21,6 +21,12 @@ COMMANDS = {
     "predict": "hpcslaq.cli.predict",
     "bench": "hpcslaq.cli.bench",
     "doctor": "hpcslaq.cli.doctor",
+    "simulate": "hpcslaq.cli.simulate",
+    "trace": "hpcslaq.cli.trace",
+    "record": "hpcslaq.cli.record",
+    "replay": "hpcslaq.cli.replay",
+    "fidelity": "hpcslaq.cli.fidelity",
+    "whatif": "hpcslaq.cli.whatif",
 }
 
 

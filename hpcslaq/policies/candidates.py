@@ -93,4 +93,4 @@ class Remaining:
         if len(aims):
             until = outlook.iterations_until(aims, outlook.last_loss[aims] - target[aims])
             iterations[aims] = np.minimum(iterations[aims], np.maximum(until, 1.0))
-        return cls(iterations)
+        return cls(outlook.remaining(iterations))

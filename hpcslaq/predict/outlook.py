@@ -57,6 +57,13 @@ class Outlook:
         """Iterations after which the loss has fallen by `drop : (m,)`; inf where it never will."""
         return invert(self.drops, which, drop)
 
+    def remaining(self, estimate: Floats) -> Floats:
+        """Iterations that are left of each job, given an estimate (n,): just that.
+
+        A simulator that tells the truth (`sim.foresight`) answers with the true ones.
+        """
+        return estimate
+
     def seconds(self, which: Rows, workers: Floats) -> Floats:
         """Seconds per iteration of `which : (m,)` on `workers : (m,)` or (m, p), > 0."""
         timing = self.timing[which]

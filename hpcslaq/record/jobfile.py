@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hpcslaq.core.jobs import Convergence, JobSpec
-from hpcslaq.errors import HpcslaqError, JobFileError, NotFoundError
+from hpcslaq.errors import HpcslaqError, JobFileError
 from hpcslaq.record.schema import (
     Field,
     FieldType,
@@ -28,17 +27,10 @@ from hpcslaq.record.schema import (
     validated,
 )
 from hpcslaq.record.sweep import MAX_JOBS, expand_sweep
-
-#: Longest job file that is read.
-MAX_BYTES = 2 * 2**20
+from hpcslaq.record.tomlfile import parse_toml, read_text
 
 #: Cap on the passes of a job that has a stop rule but no `epochs`.
 DEFAULT_MAX_EPOCHS = 1000
-
-#: Runs of characters in which a dotted key must lie, and its separators.
-_KEY_RUN = re.compile(r"[\w\"'. \t-]+")
-_SEPARATOR = re.compile(r"\.[ \t]*[\w\"'-]")
-_MAX_KEY_PARTS = 100
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]{0,99}")
 _MAX_SEED = 2**63 - 1
@@ -162,21 +154,7 @@ _KEY_OF_FIELD = {name: key for key, name in _FIELD_OF_KEY.items()}
 
 def read_job_file(path: Path, catalogue: Catalogue) -> JobFile:
     """Read and check a job file; raises NotFoundError or JobFileError."""
-    place = Place(str(path))
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise NotFoundError(f"{path}: there is no such job file") from None
-    except OSError as error:
-        raise place.error(f"cannot be read: {error.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise place.error(f"is longer than {MAX_BYTES} bytes")
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise Place(str(path), f"line {line}").error("is not UTF-8 text") from None
+    text = read_text(path, "job file")
     return parse_job_file(text, str(path), catalogue)
 
 
@@ -188,7 +166,7 @@ def parse_job_file(
     Paths in it are relative to the directory of `file_name`; with `check_files` those of data
     must exist. Raises JobFileError, one line with file, key, value and what would be valid.
     """
-    document = _parse_toml(text, Place(file_name))
+    document = parse_toml(text, Place(file_name))
     return _check_document(document, file_name, catalogue, check_files)
 
 
@@ -253,25 +231,6 @@ def to_document(job_file: JobFile) -> dict[str, object]:
         job["reference"] = dict(job_file.references.get(spec.name, {}))
         jobs.append({**job, "options": dict(spec.options)})
     return {"run": run, "data": {k: dict(v) for k, v in job_file.data.items()}, "job": jobs}
-
-
-def _parse_toml(text: str, place: Place) -> dict[str, object]:
-    if len(text) > MAX_BYTES:
-        raise place.error(f"is longer than {MAX_BYTES} bytes")
-    for run in _KEY_RUN.findall(text):
-        # The parser's time grows with the square of the parts of a key.
-        if run.count(".") > _MAX_KEY_PARTS and len(_SEPARATOR.findall(run)) > _MAX_KEY_PARTS:
-            raise place.error(f"has a key of more than {_MAX_KEY_PARTS} parts", value=run)
-    try:
-        return tomllib.loads(text.removeprefix("\ufeff"))
-    except RecursionError:
-        raise place.error("is nested too deeply") from None
-    except ValueError as error:
-        match = re.fullmatch(r"(.*) \(at (.*)\)", str(error), re.DOTALL)
-        problem, where = match.groups() if match else (str(error), "file")
-        if where == "end of document":
-            where = f"line {text.count(chr(10)) + 1} (end of file)"
-        raise Place(place.file, where).error(f"is not TOML: {problem[:200]}") from None
 
 
 def _read_run(value: object, catalogue: Catalogue, place: Place) -> RunOptions:

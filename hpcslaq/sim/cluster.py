@@ -13,6 +13,7 @@ again while it handles an event.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,8 +24,8 @@ from numpy.typing import NDArray
 from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
 from hpcslaq.sim.engine import Engine
-from hpcslaq.sim.jobs import SimJob
-from hpcslaq.sim.scaling import Delays, noise_factors
+from hpcslaq.sim.jobs import FAILS, SimJob
+from hpcslaq.sim.scaling import Delays, PlacedStepTime, noise_factors
 
 #: Part of an iteration by which it may be incomplete and still counts: rounding of times.
 _ROUNDING = 1e-9
@@ -105,12 +106,14 @@ class Cluster:
         jobs: Iterable[SimJob],
         delays: Delays,
         *,
+        hosts: Mapping[int, str] | None = None,
         noise: float = 0.0,
         seed: int = 0,
     ) -> None:
         self._engine = engine
         self._tell = tell
         self._delays = delays
+        self._hosts = hosts or {}
         self.jobs = {job.name: RunningJob(job, _work_of(job, noise, seed)) for job in jobs}
         #: Jobs that train now, in the order in which they began to.
         self._training: dict[str, RunningJob] = {}
@@ -152,7 +155,7 @@ class Cluster:
         run.stretch += 1
         run.members, run.generation = order.members, order.generation
         run.first = run.reported = run.stored
-        delay = self._delays.start_s(len(order.members))
+        delay = self._delays.start_s(len(order.members), run.truth.load_s)
         self._later(delay, partial(self._formed, run, run.stretch, delay))
 
     def _order_at_boundary(self, order: BoundaryOrder) -> None:
@@ -207,12 +210,19 @@ class Cluster:
         run.stretch += 1
         run.is_training = True
         run.since = self._engine.now + after
-        run.step_s = run.truth.step_time.seconds(len(run.members))
+        run.step_s = self._step_s(run)
         self._training[run.truth.name] = run
         self._note_due(run)
         self._engine.plan(
             run.time_of(run.truth.num_iterations), partial(self._finish, run, run.stretch)
         )
+
+    def _step_s(self, run: RunningJob) -> float:
+        step_time = run.truth.step_time
+        if not isinstance(step_time, PlacedStepTime):
+            return step_time.seconds(len(run.members))
+        on_host = Counter(self._hosts.get(rank, "") for rank in run.members)
+        return step_time.seconds_on(tuple(sorted(on_host.values(), reverse=True)))
 
     def _break_off(self, run: RunningJob) -> None:
         """End the stretch after the iterations that are complete."""
@@ -230,6 +240,11 @@ class Cluster:
         self._report(run)
         self._break_off(run)
         truth = run.truth
+        if truth.reason == FAILS:
+            message = f"iteration {truth.num_iterations}: as planned"
+            failure = ev.JobFailed(truth.name, run.generation, run.members[0], message)
+            self._dissolve(run, run.stretch, failure)
+            return
         answer = ev.JobFinished(
             truth.name,
             run.generation,
@@ -240,7 +255,14 @@ class Cluster:
             model_digest="",
             reason=truth.reason,
         )
-        self._dissolve(run, run.stretch, answer)
+        if truth.finish_s == 0.0:
+            self._dissolve(run, run.stretch, answer)
+            return
+        leader, *others = run.members
+        run.members = (leader,)
+        self._release(tuple(others), run)
+        self._later(truth.finish_s, partial(self._dissolve, run, run.stretch, answer))
+        self._tell(ev.GroupDissolved(truth.name, run.generation))
 
     def _dissolve(self, run: RunningJob, stretch: int, answer: ev.Event) -> None:
         """Tell why the group ends, and let its ranks go."""
@@ -278,7 +300,7 @@ class Cluster:
 
     def _report(self, run: RunningJob) -> None:
         """Report the iterations that are complete and were not reported."""
-        done = run.completed(self._engine.now)
+        done = min(run.completed(self._engine.now), run.truth.num_losses)
         if done > run.reported and run.is_training:
             truth, first = run.truth, run.reported
             run.reported = done
@@ -304,7 +326,11 @@ class Cluster:
 
 
 def _work_of(job: SimJob, noise: float, seed: int) -> NDArray[np.float64] | None:
-    if noise == 0.0:
+    if noise == 0.0 and job.efforts is None:
         return None
-    factors = noise_factors(seed, job.name, job.num_iterations, noise)
+    factors = np.ones(job.num_iterations)
+    if noise > 0.0:
+        factors = noise_factors(seed, job.name, job.num_iterations, noise)
+    if job.efforts is not None:
+        factors = factors * job.efforts[: job.num_iterations]
     return np.concatenate([[0.0], np.cumsum(factors)])

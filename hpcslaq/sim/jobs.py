@@ -7,6 +7,7 @@ allocation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,10 +19,16 @@ from hpcslaq.sim.scaling import StepTime
 
 Floats = NDArray[np.float64]
 
+#: `SimJob.reason` of a job that does not meet a stop rule, but fails.
+FAILS = "fails"
+
 
 @dataclass(frozen=True, slots=True)
 class SimJob:
-    """One job with its ground truth. Raises ValueError where the losses are empty or not finite."""
+    """One job with its ground truth.
+
+    Raises ValueError where the losses are empty or not finite, or a number is out of range.
+    """
 
     spec: JobSpec
     #: `losses[k]` is the loss of iteration k + 1; what lies beyond the job's end is not used.
@@ -30,6 +37,14 @@ class SimJob:
     step_time: StepTime
     #: Iterations of one pass over the data; a job can be regrouped only between passes.
     iterations_per_epoch: int = 1
+    #: Duration of each iteration as a multiple of `step_time`'s; None: all alike.
+    efforts: Floats | None = None
+    #: Seconds to load its data and state on its first group; None: as the delays say.
+    load_s: float | None = None
+    #: Seconds for which its leader evaluates and writes the model, after the others have left.
+    finish_s: float = 0.0
+    #: Iteration during which the user's code raises; None: it does not.
+    fails_at: int | None = None
     #: Iterations until a stop rule is met, and which.
     num_iterations: int = field(init=False)
     reason: str = field(init=False)
@@ -42,6 +57,19 @@ class SimJob:
         if not losses.size or not np.isfinite(losses).all():
             raise ValueError(f"losses: {self.spec.name} has none, or some are not finite")
         num, reason = first_stop(self.spec, losses)
+        if self.efforts is not None:
+            efforts = np.asarray(self.efforts[:num], dtype=np.float64)
+            if efforts.size < num or not (np.isfinite(efforts) & (efforts > 0)).all():
+                raise ValueError(f"efforts: {self.spec.name} has too few, or some are not > 0")
+        for key in ("load_s", "finish_s"):
+            value = getattr(self, key)
+            if value is not None and not 0.0 <= value < math.inf:
+                raise ValueError(f"{key}: {value} is not a finite number >= 0")
+        if self.fails_at is not None:
+            if self.fails_at < 1:
+                raise ValueError(f"fails_at: {self.fails_at} < 1")
+            if self.fails_at <= num:
+                num, reason = self.fails_at, FAILS
         object.__setattr__(self, "num_iterations", num)
         object.__setattr__(self, "reason", reason)
 
@@ -49,6 +77,11 @@ class SimJob:
     def name(self) -> str:
         """The job's name."""
         return self.spec.name
+
+    @property
+    def num_losses(self) -> int:
+        """Iterations that give a loss: all but the one in which the job fails."""
+        return self.num_iterations - (self.reason == FAILS)
 
     @property
     def final_loss(self) -> float:

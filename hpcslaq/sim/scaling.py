@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import zlib
+from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import pairwise
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,45 @@ class StepTime(Protocol):
 
     def seconds(self, num_workers: int) -> float:
         """Seconds of one iteration on `num_workers` >= 1 workers."""
+
+
+@runtime_checkable
+class PlacedStepTime(StepTime, Protocol):
+    """A step time that also depends on how the workers are spread over the hosts."""
+
+    def seconds_on(self, per_host: tuple[int, ...]) -> float:
+        """Seconds of one iteration with `per_host` workers on each host, largest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableStepTime:
+    """Measured step times: linear between the counts of a table, constant beyond its ends.
+
+    `counts` ascend from >= 1; `times[i]` are the seconds of one iteration on `counts[i]`
+    workers. Raises ValueError on an empty, unordered or not positive table.
+    """
+
+    counts: tuple[int, ...]
+    times: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.counts or len(self.counts) != len(self.times):
+            raise ValueError(f"table: {len(self.counts)} counts and {len(self.times)} times")
+        if self.counts[0] < 1 or any(a >= b for a, b in pairwise(self.counts)):
+            raise ValueError(f"counts: {self.counts} do not ascend from >= 1")
+        if not all(math.isfinite(t) and t > 0 for t in self.times):
+            raise ValueError(f"times: {self.times} are not all finite and > 0")
+
+    def seconds(self, num_workers: int) -> float:
+        """Seconds of one iteration on `num_workers` >= 1 workers."""
+        right = bisect_left(self.counts, num_workers)
+        if right == len(self.counts):
+            return self.times[-1]
+        if right == 0 or self.counts[right] == num_workers:
+            return self.times[right]
+        low, high = self.counts[right - 1], self.counts[right]
+        share = (num_workers - low) / (high - low)
+        return self.times[right - 1] * (1.0 - share) + self.times[right] * share
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +129,10 @@ class Delays:
         """Seconds from the boundary until the new group trains."""
         return self.form_s + self.form_per_member_s * num_members
 
-    def start_s(self, num_members: int) -> float:
-        """Seconds from the order until the first group trains."""
-        return self.message_s + self.load_s + self.regroup_s(num_members)
+    def start_s(self, num_members: int, load_s: float | None = None) -> float:
+        """Seconds from the order until the first group trains; `load_s` replaces our own."""
+        load_s = self.load_s if load_s is None else load_s
+        return self.message_s + load_s + self.regroup_s(num_members)
 
 
 def noise_factors(seed: int, job: str, num_iterations: int, sigma: float) -> NDArray[np.float64]:

@@ -112,7 +112,13 @@ class Simulator:
         self._news_before = _NEWS_BEFORE[reports]
         delays = delays or Delays()
         self._cluster = Cluster(
-            self._engine, self._tell, self._jobs, delays, noise=noise, seed=seed
+            self._engine,
+            self._tell,
+            self._jobs,
+            delays,
+            hosts=self._hosts,
+            noise=noise,
+            seed=seed,
         )
         self._journal: list[Entry] = []
         self._exit_code: int | None = None
@@ -190,7 +196,7 @@ class Simulator:
             Track(
                 name=job.name,
                 arrived_at=job.spec.arrival_s,
-                times=(times := self._cluster.jobs[job.name].iteration_times()),
+                times=(times := self._cluster.jobs[job.name].iteration_times()[: job.num_losses]),
                 losses=np.asarray(job.losses[: len(times)], dtype=np.float64),
                 best_loss=float(np.min(job.losses[: job.num_iterations])),
                 ended_at=records[job.name].finished_at,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hpcslaq.core.jobs import Convergence, JobSpec
 from hpcslaq.errors import JobFileError, NotFoundError, TrainingError
-from hpcslaq.record import jobfile
+from hpcslaq.record import jobfile, tomlfile
 from hpcslaq.record.jobfile import (
     Catalogue,
     JobFile,
@@ -490,7 +490,7 @@ def test_job_files_that_cannot_be_read_are_refused(
         read_job_file(path, CATALOGUE)
     path.write_text("\ufeff" + SMALL)
     assert len(read_job_file(path, CATALOGUE).jobs) == 1
-    monkeypatch.setattr(jobfile, "MAX_BYTES", 10)
+    monkeypatch.setattr(tomlfile, "MAX_BYTES", 10)
     with pytest.raises(JobFileError, match="is longer than 10 bytes"):
         read_job_file(path, CATALOGUE)
 

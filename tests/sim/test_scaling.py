@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpcslaq.sim.scaling import Delays, ScalingModel, noise_factors
+from hpcslaq.sim.scaling import Delays, ScalingModel, TableStepTime, noise_factors
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,20 @@ def test_noise_has_mean_1_and_depends_on_seed_and_job_only() -> None:
     assert np.array_equal(factors[:50], noise_factors(3, "a", 50, 0.3))
     assert not np.array_equal(factors, noise_factors(4, "a", 20_000, 0.3))
     assert not np.array_equal(factors, noise_factors(3, "b", 20_000, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("workers", "seconds"), [(1, 8.0), (2, 8.0), (3, 6.0), (4, 4.0), (6, 3.5), (8, 3.0), (99, 3.0)]
+)
+def test_a_table_is_linear_between_its_counts_and_constant_beyond(workers, seconds) -> None:
+    table = TableStepTime((2, 4, 8), (8.0, 4.0, 3.0))
+    assert table.seconds(workers) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("counts", "times"),
+    [((), ()), ((1, 2), (1.0,)), ((2, 2), (1.0, 1.0)), ((0, 1), (1.0, 1.0)), ((1,), (0.0,))],
+)
+def test_an_impossible_table_is_refused(counts, times) -> None:
+    with pytest.raises(ValueError, match=r"table|counts|times"):
+        TableStepTime(counts, times)

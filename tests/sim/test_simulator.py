@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 
@@ -322,3 +323,65 @@ def test_tracks_from_the_journal_are_late_by_less_than_an_iteration() -> None:
         assert late.min() > -1e-6 and late.max() < min(longest, slowest)
         assert rough.best_loss == pytest.approx(exact.best_loss, abs=0.0)
     assert math.isclose(result.ended_at, result.journal[-1][0])
+
+
+# -- what can be told of a job besides ---------------------------------------------------
+
+
+def test_a_job_that_fails_gives_no_loss_of_the_iteration_in_which_it_does() -> None:
+    job = dataclasses.replace(job_of(num_iterations=10), fails_at=4)
+    result = simulate([job, job_of("b", num_iterations=3, arrival_s=1.0)], delays=PROMPT)
+    record = result.records["a"]
+    assert record.state is JobState.FAILED
+    assert record.iterations == 3
+    assert record.reason == "iteration 4: as planned"
+    assert [len(track.times) for track in result.tracks] == [3, 3]
+    assert result.records["b"].state is JobState.DONE
+    assert result.exit_code == 1
+
+
+def test_a_failure_after_the_end_of_a_job_never_comes() -> None:
+    job = dataclasses.replace(job_of(num_iterations=10), fails_at=11)
+    assert simulate([job]).records["a"].state is JobState.DONE
+
+
+def test_iterations_may_take_unlike_time() -> None:
+    efforts = np.array([1.0, 4.0, 0.5])
+    job = dataclasses.replace(job_of(num_iterations=3), efforts=efforts)
+    result = simulate([job], delays=PROMPT)
+    assert result.tracks[0].times == pytest.approx([1.0, 5.0, 5.5])
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """An iteration takes as many seconds as there are hosts."""
+
+    def seconds(self, num_workers: int) -> float:
+        raise AssertionError("the placement is known")
+
+    def seconds_on(self, per_host: tuple[int, ...]) -> float:
+        return float(len(per_host))
+
+
+def test_a_step_time_may_depend_on_the_placement() -> None:
+    job = dataclasses.replace(job_of(num_iterations=5), step_time=Spread())
+    hosts = {1: "a", 2: "a", 3: "b", 4: "b"}
+    assert simulate([job], hosts=hosts, delays=PROMPT).ended_at == pytest.approx(10.0)
+    hosts = dict.fromkeys(hosts, "a")
+    assert simulate([job], hosts=hosts, delays=PROMPT).ended_at == pytest.approx(5.0)
+
+
+def test_a_leader_that_still_writes_keeps_only_itself_busy() -> None:
+    job = dataclasses.replace(job_of(num_iterations=4), finish_s=5.0)
+    result = simulate([job, job_of("b", num_iterations=4, arrival_s=1.0)], delays=PROMPT)
+    ((dissolved_at, _),) = events(result, ev.GroupDissolved)
+    record = result.records["a"]
+    assert record.state is JobState.DONE
+    assert record.finished_at == pytest.approx(dissolved_at + 5.0)
+    grown = [e for now, e in events(result, ev.GroupFormed) if e.job == "b" and now >= dissolved_at]
+    assert len(grown[0].members) == 3  # all but the leader, while it writes
+
+
+def test_a_job_may_take_its_own_time_to_load() -> None:
+    job = dataclasses.replace(job_of(num_iterations=4), load_s=2.5)
+    assert simulate([job], delays=PROMPT).records["a"].started_at == 2.5
