@@ -6,7 +6,9 @@ options, the data (converted into the cache, with progress), the models' demands
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +28,11 @@ from hpcslaq.train.model import data_info
 
 #: Called with what is being done to which data, and the share that is done (0 to 1).
 Progress = Callable[[str, float], None]
+
+
+def default_run_directory(job_file: Path) -> Path:
+    """Where a run goes for which no directory was named: `runs/NAME-TIME-PROCESS`."""
+    return Path("runs") / f"{job_file.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
 
 
 def read_checked(path: Path, policy: str | None = None) -> JobFile:
@@ -66,7 +73,9 @@ def prepare_data(path: Path, job_file: JobFile, progress: Progress) -> dict[str,
     return directories
 
 
-def make_plan(path: Path, job_file: JobFile, data_paths: Mapping[str, str]) -> RunPlan:
+def make_plan(
+    path: Path, job_file: JobFile, data_paths: Mapping[str, str], *, is_serving: bool = False
+) -> RunPlan:
     """What the ranks read."""
     run = job_file.run
     return RunPlan(
@@ -80,26 +89,38 @@ def make_plan(path: Path, job_file: JobFile, data_paths: Mapping[str, str]) -> R
         keep_checkpoints=run.keep_checkpoints,
         report_every_s=run.report_every_s,
         job_file=str(path),
+        time_limit_s=run.time_limit_s or 0.0,
+        is_serving=run.is_serving or is_serving,
     )
 
 
 def prepare_run(
-    path: Path, out: Path, *, policy: str | None = None, progress: Progress
+    path: Path,
+    out: Path,
+    *,
+    policy: str | None = None,
+    is_serving: bool = False,
+    progress: Progress,
 ) -> RunDirectory:
     """A run directory with its plan; that of an earlier, unfinished attempt is taken up again.
 
     Raises JobFileError, DataError, NotFoundError, LaunchError; nothing is left behind then.
     """
     job_file = read_checked(path, policy)
-    plan = make_plan(path, job_file, prepare_data(path, job_file, progress))
+    data_paths = prepare_data(path, job_file, progress)
+    plan = make_plan(path, job_file, data_paths, is_serving=is_serving)
     if RunDirectory.is_run(out):
         run = RunDirectory.open_existing(out)
-        if replace(RunPlan.read(run), job_file=plan.job_file) != plan:
+        present = RunPlan.read(run)
+        # How long and from where a run is worked on may differ from start to start.
+        if replace(plan, **{name: getattr(present, name) for name in _MAY_DIFFER}) != present:
             raise JobFileError(
                 str(path),
                 "job",
                 f"{out} holds a run of other jobs or settings; choose another --out",
             )
+        if plan != present:
+            plan.write(run)
         return run
     run = RunDirectory.create(out)
     try:
@@ -108,6 +129,10 @@ def prepare_run(
         shutil.rmtree(run.path)
         raise
     return run
+
+
+#: Settings of a plan that a later start in the same directory may change.
+_MAY_DIFFER = ("job_file", "time_limit_s", "is_serving")
 
 
 def _source(path: Path, key: str, given: Mapping[str, object]) -> DataSource:

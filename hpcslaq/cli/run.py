@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -17,7 +16,7 @@ import click
 
 from hpcslaq.cli.live import Display, preparing
 from hpcslaq.cli.output import emit_json, json_option, reports_errors
-from hpcslaq.cli.prepare import prepare_run
+from hpcslaq.cli.prepare import Progress, default_run_directory, prepare_run
 from hpcslaq.cli.report import show
 from hpcslaq.core.coordinator import EXIT_STOPPED_EARLY
 from hpcslaq.errors import LaunchError
@@ -29,9 +28,11 @@ from hpcslaq.mpi.launch import (
     mpi_environment,
 )
 from hpcslaq.record.rundir import RunDirectory
+from hpcslaq.record.times import parse_duration
 from hpcslaq.report.build import RunReader
 from hpcslaq.report.html import write_html
 from hpcslaq.report.text import headline
+from hpcslaq.slurm.allocation import EndWatch, find_allocation
 
 #: How often the display looks at the journal, s.
 _LOOK_S = 0.25
@@ -43,6 +44,12 @@ _LOOK_S = 0.25
 @click.option("--policy", help="Policy in place of the job file's.")
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory; default: runs/...")
 @click.option("--mpi", "family", type=click.Choice(["auto", *FAMILIES]), default="auto")
+@click.option("--serve", is_flag=True, help="Stay open for `hpcslaq submit` until it is closed.")
+@click.option(
+    "--stop-before",
+    default="60s",
+    help="In an allocation: checkpoint and end this long before its end; default: 60s.",
+)
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @json_option
 @reports_errors
@@ -52,6 +59,8 @@ def command(
     policy: str | None,
     out: Path | None,
     family: str,
+    serve: bool,
+    stop_before: str,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -60,12 +69,17 @@ def command(
     Starts mpirun by itself, or joins the ranks where mpirun or srun started this command.
     The same --out again resumes a run that was stopped early (exit code 75).
     """
+
+    def prepare(progress: Progress) -> RunDirectory:
+        where = out or default_run_directory(job_file)
+        return prepare_run(job_file, where, policy=policy, is_serving=serve, progress=progress)
+
     if launched_size(os.environ) is not None:
-        return _run_as_rank(job_file, policy, out, ranks)
+        return _run_as_rank(prepare, ranks, _early_end(stop_before))
     mpi = find_mpi(family)
     cores = len(os.sched_getaffinity(0))
     with preparing(quiet or as_json) as progress:
-        run = prepare_run(job_file, out or _new_name(job_file), policy=policy, progress=progress)
+        run = prepare(progress)
     num_ranks = ranks or cores + 1
     line = mpi_command(mpi, num_ranks, ["-m", "hpcslaq.mpi", str(run.path)])
     env = mpi_environment(mpi, os.environ, num_ranks, cores)
@@ -92,7 +106,9 @@ def _report(run: RunDirectory, *, is_page_wanted: bool) -> dict[str, Any]:
     return reader.report()
 
 
-def _run_as_rank(job_file: Path, policy: str | None, out: Path | None, ranks: int | None) -> int:
+def _run_as_rank(
+    prepare: Callable[[Progress], RunDirectory], ranks: int | None, early_end: Callable[[], str]
+) -> int:
     """Be one rank of a launch that somebody else started."""
     # Imported here: it loads MPI.
     from hpcslaq.mpi.main import run_ranks
@@ -104,21 +120,26 @@ def _run_as_rank(job_file: Path, policy: str | None, out: Path | None, ranks: in
     # Called on rank 0 only; the other ranks learn the directory from it.
     prepared: list[RunDirectory] = []
 
-    def prepare() -> Path:
-        where = out or _new_name(job_file)
-        run = prepare_run(job_file, where, policy=policy, progress=lambda what, share: None)
+    def prepare_quietly() -> Path:
+        run = prepare(lambda what, share: None)
         prepared.append(run)
         return run.path
 
-    code = run_ranks(prepare)
+    code = run_ranks(prepare_quietly, early_end)
     for run in prepared:
         report = _report(run, is_page_wanted=code != EXIT_STOPPED_EARLY)
         click.echo(f"{headline(report)}\nreport: hpcslaq report {run.path}")
     return code
 
 
-def _new_name(job_file: Path) -> Path:
-    return Path("runs") / f"{job_file.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+def _early_end(stop_before: str) -> Callable[[], str]:
+    """Why to end now, because the allocation in which this process runs will; see `EndWatch`."""
+    try:
+        before_s = parse_duration(stop_before)
+    except ValueError as error:
+        raise click.UsageError(f"--stop-before: {error}, got {stop_before!r}") from None
+    allocation = find_allocation(os.environ)
+    return (lambda: "") if allocation is None else EndWatch(allocation, before_s)
 
 
 def _start(line: list[str], env: dict[str, str], run: RunDirectory, *, is_quiet: bool) -> int:

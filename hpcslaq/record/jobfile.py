@@ -99,6 +99,8 @@ class RunOptions:
     ranks: int | None = None
     #: The run checkpoints and stops after this time; None: no limit.
     time_limit_s: float | None = None
+    #: The run stays open for further jobs until it is closed.
+    is_serving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ _RUN_FIELDS = {
     "report_every": Field(FieldType.DURATION),
     "ranks": Field(FieldType.INTEGER, least=2, most=10**6),
     "time_limit": Field(FieldType.DURATION, above=0),
+    "serve": Field(FieldType.FLAG),
 }
 #: Keys of a job that hold one value; the other three are `name`, `options` and `sweep`.
 _JOB_FIELDS = {
@@ -143,6 +146,7 @@ _FIELD_OF_KEY = {
     "checkpoint_every": "checkpoint_every_s",
     "report_every": "report_every_s",
     "time_limit": "time_limit_s",
+    "serve": "is_serving",
     "chunks": "num_chunks",
     "epochs": "max_epochs",
     "arrival": "arrival_s",

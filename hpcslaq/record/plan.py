@@ -34,6 +34,10 @@ class RunPlan:
     keep_checkpoints: int = 2
     #: Losses are reported to the coordinator at least this often, s.
     report_every_s: float = 0.1
+    #: Each start of the run checkpoints and ends after this time, s; 0: no limit.
+    time_limit_s: float = 0.0
+    #: The run stays open for further jobs (`inbox`) until it is told that no more will come.
+    is_serving: bool = False
     #: The job file that was asked for, for people.
     job_file: str = ""
 
@@ -70,4 +74,6 @@ _SETTINGS = (
     "checkpoint_every_s",
     "keep_checkpoints",
     "report_every_s",
+    "time_limit_s",
+    "is_serving",
 )
