@@ -151,7 +151,7 @@ def _read(path: Path) -> Request:
     """The request in a file. Raises RequestError, FileNotFoundError, OSError, CodecError."""
     # Without waiting for a writer, should it be a pipe, and never through a link.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(fd, "rb") as file:
+    try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise RequestError(f"{path.name}: is not a regular file")
@@ -159,7 +159,10 @@ def _read(path: Path) -> Request:
             raise RequestError(f"{path.name}: belongs to user {status.st_uid}, not to the run's")
         if status.st_size > MAX_BYTES:
             raise RequestError(f"{path.name}: has {status.st_size} bytes, more than {MAX_BYTES}")
-        data = file.read(MAX_BYTES + 1)
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(MAX_BYTES + 1)
+    finally:
+        os.close(fd)
     request = _CODEC.decode(data)
     if not isinstance(request, Request):
         raise RequestError(f"{path.name}: holds a {type(request).__name__}, which is no request")

@@ -88,7 +88,7 @@ class EndWatch:
         self._question: Asked | None = None
         self._asked_at = -float("inf")
         #: Nothing is to be done before this time.
-        self._next_at = clock() if self.end_at is None else self._next_look(clock())
+        self._next_at = clock() if self.end_at is None else self._next_look(clock(), ASK_EVERY_S)
         self._reason = ""
 
     def __call__(self) -> str:
@@ -118,19 +118,20 @@ class EndWatch:
             self.end_at = now + left_s
         elif answer.problem:
             log.warning("the end of the allocation is not known: %s", answer.problem)
-        self._next_at = self._next_look(now) if left_s is not None else now + _ASK_AGAIN_S
-        if self._is_due(now):
-            self._next_at = now
+        self._next_at = self._next_look(now, _ASK_AGAIN_S if left_s is None else ASK_EVERY_S)
 
     def _is_due(self, now: float) -> bool:
-        return self.end_at is not None and now >= self.end_at - self._before_s(self.end_at)
+        return now >= self._due_at()
 
-    def _next_look(self, now: float) -> float:
-        assert self.end_at is not None
-        return max(now, min(now + ASK_EVERY_S, self.end_at - self._before_s(self.end_at)))
+    def _next_look(self, now: float, pause_s: float) -> float:
+        return max(now, min(now + pause_s, self._due_at()))
 
-    def _before_s(self, end_at: float) -> float:
-        return min(self._wanted_s, max(0.0, end_at - self._began_at) / 2)
+    def _due_at(self) -> float:
+        """When the run should stop; infinite while the end is not known."""
+        if self.end_at is None:
+            return float("inf")
+        whole_s = max(0.0, self.end_at - self._began_at)
+        return self.end_at - min(self._wanted_s, whole_s / 2)
 
 
 def _integer(environ: Mapping[str, str], name: str, otherwise: int) -> int:
