@@ -12,7 +12,7 @@
 
 # How this site starts MPI programs, where it differs from the script's own line. The script
 # appends "-n RANKS" and the program; RANKS is one more than the tasks of the allocation.
-#LAUNCHER=(srun --mpi=pmix_v4 --overcommit --kill-on-bad-exit=1)
+#LAUNCHER=(srun --mpi=pmix_v4 --overcommit --wait=60)
 
 # Converted data sets are kept here and used again by all runs: a large shared file system.
 #export XDG_CACHE_HOME=$SCRATCH/cache

@@ -10,7 +10,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from hpcslaq.cli.catalogue import gather
@@ -112,8 +111,7 @@ def prepare_run(
     if RunDirectory.is_run(out):
         run = RunDirectory.open_existing(out)
         present = RunPlan.read(run)
-        # How long and from where a run is worked on may differ from start to start.
-        if replace(plan, **{name: getattr(present, name) for name in _MAY_DIFFER}) != present:
+        if not plan.is_same_work(present):
             raise JobFileError(
                 str(path),
                 "job",
@@ -129,10 +127,6 @@ def prepare_run(
         shutil.rmtree(run.path)
         raise
     return run
-
-
-#: Settings of a plan that a later start in the same directory may change.
-_MAY_DIFFER = ("job_file", "time_limit_s", "is_serving")
 
 
 def _source(path: Path, key: str, given: Mapping[str, object]) -> DataSource:

@@ -7,7 +7,7 @@ out, each data set by the directory of its prepared form.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.errors import HpcslaqError
@@ -51,6 +51,14 @@ class RunPlan:
         }
         run.write_run_toml(document)
 
+    def is_same_work(self, other: RunPlan) -> bool:
+        """Whether a run of one plan may go on with the other.
+
+        From where a run is started, how long it is worked on and whether it is open for further
+        jobs may differ from start to start.
+        """
+        return _essence(self) == _essence(other)
+
     @classmethod
     def read(cls, run: RunDirectory) -> RunPlan:
         """The plan that `write` wrote."""
@@ -64,6 +72,15 @@ class RunPlan:
             )
         except (KeyError, TypeError, HpcslaqError) as error:
             raise RunDirectoryError(f"{run.run_toml}: is damaged: {error!r}") from None
+
+
+def _essence(plan: RunPlan) -> RunPlan:
+    """The plan without what may differ, and without options of no value: TOML has none."""
+    jobs = tuple(
+        replace(job, options={k: v for k, v in job.options.items() if v is not None})
+        for job in plan.jobs
+    )
+    return replace(plan, jobs=jobs, job_file="", time_limit_s=0.0, is_serving=False)
 
 
 _SETTINGS = (

@@ -78,7 +78,7 @@ class BatchOptions:
     mem: str | None = None
     #: Slurm's output file.
     output: str = DEFAULT_OUTPUT
-    #: How long before the limit the ranks are asked to checkpoint and end.
+    #: How long before the limit the ranks are asked to checkpoint and end; 0: not asked.
     warn_s: float = 120.0
     #: How often the job may requeue itself after a time limit or the loss of a node.
     max_restarts: int = 0
@@ -230,7 +230,10 @@ def _variables(options: BatchOptions) -> str:
     return "\n".join(lines) + "\n"
 
 
-_SRUN = "srun --mpi={} --overcommit --kill-on-bad-exit=1"
+#: A minute after the first rank has ended srun ends the others: with PMI2 they would wait for
+#: a dead one for ever. --kill-on-bad-exit would end them at once, and with them the one that
+#: says why all of them refuse to start.
+_SRUN = "srun --mpi={} --overcommit --wait=60"
 _LAUNCHERS = {
     Template.OPENMPI_PMIX: _SRUN.format("pmix"),
     Template.MPICH_PMI2: _SRUN.format("pmi2"),
@@ -272,8 +275,7 @@ def _launch(options: BatchOptions) -> str:
         lines.append(f"--policy {shlex.quote(options.policies[0])}")
     if options.is_serving:
         lines.append("--serve")
-    if options.warn_s:
-        lines.append(f"--stop-before {math.ceil(options.warn_s)}s")
+    lines.append(f"--stop-before {math.ceil(options.warn_s)}s")
     return "# Rank 0 coordinates and shares a core: one rank more than there are tasks.\n" + (
         " \\\n    ".join(lines) + " &\n"
     )
