@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import subprocess
@@ -33,6 +34,9 @@ from hpcslaq.report.build import RunReader
 from hpcslaq.report.html import write_html
 from hpcslaq.report.text import headline
 from hpcslaq.slurm.allocation import EndWatch, find_allocation
+
+#: How long the ranks of a launch may take to find each other, s.
+_MEETING_S = 300.0
 
 #: How often the display looks at the journal, s.
 _LOOK_S = 0.25
@@ -110,6 +114,9 @@ def _run_as_rank(
     prepare: Callable[[Progress], RunDirectory], ranks: int | None, early_end: Callable[[], str]
 ) -> int:
     """Be one rank of a launch that somebody else started."""
+    # Should the ranks not find each other (a lost message of PMI), nobody waits until the time
+    # limit: launcher and batch script then see that there is no result.
+    faulthandler.dump_traceback_later(_MEETING_S, exit=True)
     # Imported here: it loads MPI.
     from hpcslaq.mpi.main import run_ranks
 

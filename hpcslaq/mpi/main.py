@@ -74,6 +74,8 @@ def run_ranks(prepare: Callable[[], Path], early_end: Callable[[], str] = lambda
             raise
         return error.exit_code
     ranks = boot.open_world()
+    # Whoever set an alarm for the case that the ranks do not meet may rest.
+    faulthandler.cancel_dump_traceback_later()
     channel = Channel(ranks.control)
     try:
         if ranks.rank == 0:

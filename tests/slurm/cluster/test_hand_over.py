@@ -74,7 +74,9 @@ def test_a_requeued_run_comes_back_by_itself(cluster, undisturbed):
     ],
 )
 def test_a_preempted_run_comes_back_when_there_is_room(cluster, undisturbed, partition, reason):
-    job = cluster.submit("openmpi-pmix", f"preempted-{partition}", "--partition", partition)
+    # A run that the warning ends before Slurm does has to requeue itself.
+    options = ("--partition", partition, "--requeue", "1")
+    job = cluster.submit("openmpi-pmix", f"preempted-{partition}", *options)
     job.wait_until_busy()
     urgent = cluster.call("srun", "-p", "high", "-N4", "--ntasks-per-node=8", "sleep", "1")
     assert urgent.returncode == 0, urgent.stderr
@@ -100,12 +102,12 @@ def test_the_known_end_of_the_allocation_is_enough(cluster, undisturbed):
         *("openmpi-pmix", "known-end", "--time", "1", "--warn", "20", "--requeue", "5"),
         # In place of the warning a signal that is ignored.
         "--sbatch=--signal=B:URG@1",
-        jobs="slow.toml",
+        jobs="medium.toml",
     )
     job.wait(lambda info: info.restarts == 1, timeout_s=120)
     assert "the allocation ends in" in job.stop_reasons()[0]
     assert job.wait_end(timeout_s=240).state == "COMPLETED", job.output()
-    assert job.digests() == undisturbed("slow.toml")
+    assert job.digests() == undisturbed("medium.toml")
 
 
 @pytest.mark.long

@@ -54,9 +54,9 @@ def test_a_signal_to_the_steps_under_mpirun_is_no_success(cluster, undisturbed):
 
 
 def test_a_run_whose_coordinator_still_lives_is_not_started_twice(cluster):
-    job = cluster.submit("mpich-pmi2", "twice", jobs="slow.toml")
+    job = cluster.submit("openmpi-pmix", "twice", jobs="slow.toml")
     job.wait_until_busy()
-    second = cluster.submit("mpich-pmi2", "twice", jobs="slow.toml")
+    second = cluster.submit("openmpi-pmix", "twice", jobs="slow.toml")
     info = second.wait_end()
     assert info.state == "FAILED"
     assert "another run is writing it" in second.output()
