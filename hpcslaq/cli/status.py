@@ -42,7 +42,10 @@ def command(run: Path, watch: bool, asks_slurm: bool, as_json: bool) -> None:
     queue = QueueView(RunDirectory(run.absolute()), is_asking=asks_slurm)
     if not RunDirectory.is_run(run) and queue.submissions:
         _show_submitted(run, queue, as_json)
-        return
+        if not watch:
+            return
+        while not RunDirectory.is_run(run):
+            time.sleep(_LOOK_S)
     reader = RunReader(RunDirectory.open_existing(run))
     if watch:
         _watch(reader, queue)

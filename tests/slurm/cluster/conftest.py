@@ -1,8 +1,9 @@
 """A real Slurm for the tests of this folder, and the run that all of them do.
 
-scripts/slurm-testbed.sh brings it up, once for all tests, and takes it down at the end. With
-HPCSLAQ_TESTBED=DIR the testbed in DIR is used (started if it is not up) and left running.
-Where it cannot be set up the tests are skipped with the reason.
+HPCSLAQ_TESTBED=auto has scripts/slurm-testbed.sh bring it up, once for all tests, and take it
+down at the end; it installs packages, so it is not done unasked. With HPCSLAQ_TESTBED=DIR the
+testbed in DIR is used (started if it is not up) and left running. Where it cannot be set up the
+tests are skipped with the reason.
 """
 
 from __future__ import annotations
@@ -315,10 +316,19 @@ class Job:
 
 
 @pytest.fixture(scope="session")
+def root() -> Path:
+    """The project's root."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
 def testbed() -> Iterator[tuple[Path, dict[str, str]]]:
     """Directory of a running testbed, and the variables that reach it."""
-    given = os.environ.get("HPCSLAQ_TESTBED")
-    directory = Path(given or tempfile.mkdtemp(prefix="hpcslaq-slurm-"))
+    wanted = os.environ.get("HPCSLAQ_TESTBED")
+    if not wanted:
+        pytest.skip("no Slurm: HPCSLAQ_TESTBED=auto sets one up (root, Debian or Ubuntu)")
+    is_ours = wanted == "auto"
+    directory = Path(tempfile.mkdtemp(prefix="hpcslaq-slurm-") if is_ours else wanted)
     try:
         up = subprocess.run(
             [TESTBED, "start", directory], capture_output=True, text=True, timeout=280, check=False
@@ -336,7 +346,7 @@ def testbed() -> Iterator[tuple[Path, dict[str, str]]]:
         )
         yield directory, dict(line.split("=", 1) for line in shown.stdout.split("\0") if line)
     finally:
-        if given is None:
+        if is_ours:
             subprocess.run([TESTBED, "stop", directory], check=False, timeout=120)
             shutil.rmtree(directory, ignore_errors=True)
 

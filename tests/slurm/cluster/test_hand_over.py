@@ -97,6 +97,7 @@ def test_the_restarts_are_capped(cluster):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_the_known_end_of_the_allocation_is_enough(cluster, undisturbed):
     job = cluster.submit(
         *("openmpi-pmix", "known-end", "--time", "1", "--warn", "20", "--requeue", "5"),
@@ -111,6 +112,7 @@ def test_the_known_end_of_the_allocation_is_enough(cluster, undisturbed):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("form", ["openmpi-pmix", "mpirun"])
 def test_a_run_that_meets_its_time_limit_unwarned_goes_on(cluster, undisturbed, form):
     job = cluster.submit(*(form, f"limit-{form}", "--time", "1", "--warn", "0"), jobs="slow.toml")
