@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from hpcslaq.cli.catalogue import gather
@@ -34,12 +35,14 @@ def default_run_directory(job_file: Path) -> Path:
     return Path("runs") / f"{job_file.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
 
 
-def read_checked(path: Path, policy: str | None = None) -> JobFile:
-    """The job file, checked; under another policy where one is given."""
+def read_checked(path: Path, policy: str | None = None, *, is_serving: bool = False) -> JobFile:
+    """The job file, checked; under another policy where one is given, or open for more jobs."""
     catalogue = gather()
     job_file = read_job_file(path, catalogue)
     if policy is not None:
         job_file = with_policy(job_file, policy, catalogue)
+    if is_serving:
+        job_file = replace(job_file, run=replace(job_file.run, is_serving=True))
     for key, source in job_file.data.items():
         _source(path, key, source)
     return job_file
@@ -72,9 +75,7 @@ def prepare_data(path: Path, job_file: JobFile, progress: Progress) -> dict[str,
     return directories
 
 
-def make_plan(
-    path: Path, job_file: JobFile, data_paths: Mapping[str, str], *, is_serving: bool = False
-) -> RunPlan:
+def make_plan(path: Path, job_file: JobFile, data_paths: Mapping[str, str]) -> RunPlan:
     """What the ranks read."""
     run = job_file.run
     return RunPlan(
@@ -89,25 +90,17 @@ def make_plan(
         report_every_s=run.report_every_s,
         job_file=str(path),
         time_limit_s=run.time_limit_s or 0.0,
-        is_serving=run.is_serving or is_serving,
+        is_serving=run.is_serving,
     )
 
 
-def prepare_run(
-    path: Path,
-    out: Path,
-    *,
-    policy: str | None = None,
-    is_serving: bool = False,
-    progress: Progress,
-) -> RunDirectory:
-    """A run directory with its plan; that of an earlier, unfinished attempt is taken up again.
+def prepare_run(path: Path, job_file: JobFile, out: Path, progress: Progress) -> RunDirectory:
+    """A run directory with its plan; that of an earlier attempt at the same is taken up again.
 
-    Raises JobFileError, DataError, NotFoundError, LaunchError; nothing is left behind then.
+    `path` : where `job_file` (of `read_checked`) is, for messages. Raises JobFileError, DataError,
+    NotFoundError, LaunchError; nothing is left behind then.
     """
-    job_file = read_checked(path, policy)
-    data_paths = prepare_data(path, job_file, progress)
-    plan = make_plan(path, job_file, data_paths, is_serving=is_serving)
+    plan = make_plan(path, job_file, prepare_data(path, job_file, progress))
     if RunDirectory.is_run(out):
         run = RunDirectory.open_existing(out)
         present = RunPlan.read(run)

@@ -17,7 +17,7 @@ import click
 
 from hpcslaq.cli.live import Display, preparing
 from hpcslaq.cli.output import emit_json, json_option, reports_errors
-from hpcslaq.cli.prepare import Progress, default_run_directory, prepare_run
+from hpcslaq.cli.prepare import default_run_directory, prepare_run, read_checked
 from hpcslaq.cli.report import show
 from hpcslaq.core.coordinator import EXIT_STOPPED_EARLY
 from hpcslaq.errors import LaunchError
@@ -73,20 +73,31 @@ def command(
     Starts mpirun by itself, or joins the ranks where mpirun or srun started this command.
     The same --out again resumes a run that was stopped early (exit code 75).
     """
-
-    def prepare(progress: Progress) -> RunDirectory:
-        where = out or default_run_directory(job_file)
-        return prepare_run(job_file, where, policy=policy, is_serving=serve, progress=progress)
-
     if launched_size(os.environ) is not None:
+
+        def prepare() -> RunDirectory:
+            checked = read_checked(job_file, policy, is_serving=serve)
+            where = out or default_run_directory(job_file)
+            return prepare_run(job_file, checked, where, lambda what, share: None)
+
         return _run_as_rank(prepare, ranks, _early_end(stop_before))
     mpi = find_mpi(family)
-    cores = len(os.sched_getaffinity(0))
+    allocation = find_allocation(os.environ)
+    is_one_machine = allocation is None or allocation.num_nodes == 1
+    cores = len(os.sched_getaffinity(0)) if allocation is None else allocation.num_tasks
+    checked = read_checked(job_file, policy, is_serving=serve)
     with preparing(quiet or as_json) as progress:
-        run = prepare(progress)
-    num_ranks = ranks or cores + 1
-    line = mpi_command(mpi, num_ranks, ["-m", "hpcslaq.mpi", str(run.path)])
-    env = mpi_environment(mpi, os.environ, num_ranks, cores)
+        run = prepare_run(job_file, checked, out or default_run_directory(job_file), progress)
+    num_ranks = ranks or checked.run.ranks or cores + 1
+    if allocation is None:
+        program = ["-m", "hpcslaq.mpi", str(run.path)]
+    else:
+        # This command again, as ranks: they watch the end of the allocation.
+        program = ["-m", "hpcslaq", "run", str(job_file), "--out", str(run.path)]
+        program += ["--stop-before", stop_before, *(["--policy", policy] if policy else [])]
+        program += ["--serve"] if serve else []
+    line = mpi_command(mpi, num_ranks, program, is_one_machine=is_one_machine)
+    env = mpi_environment(mpi, os.environ, num_ranks, cores, is_one_machine=is_one_machine)
     code = _start(line, env, run, is_quiet=quiet or as_json)
     report = _report(run, is_page_wanted=code != EXIT_STOPPED_EARLY)
     if as_json:
@@ -111,7 +122,7 @@ def _report(run: RunDirectory, *, is_page_wanted: bool) -> dict[str, Any]:
 
 
 def _run_as_rank(
-    prepare: Callable[[Progress], RunDirectory], ranks: int | None, early_end: Callable[[], str]
+    prepare: Callable[[], RunDirectory], ranks: int | None, early_end: Callable[[], str]
 ) -> int:
     """Be one rank of a launch that somebody else started."""
     # Should the ranks not find each other (a lost message of PMI), nobody waits until the time
@@ -127,12 +138,12 @@ def _run_as_rank(
     # Called on rank 0 only; the other ranks learn the directory from it.
     prepared: list[RunDirectory] = []
 
-    def prepare_quietly() -> Path:
-        run = prepare(lambda what, share: None)
+    def prepare_noted() -> Path:
+        run = prepare()
         prepared.append(run)
         return run.path
 
-    code = run_ranks(prepare_quietly, early_end)
+    code = run_ranks(prepare_noted, early_end)
     for run in prepared:
         report = _report(run, is_page_wanted=code != EXIT_STOPPED_EARLY)
         click.echo(f"{headline(report)}\nreport: hpcslaq report {run.path}")

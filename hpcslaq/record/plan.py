@@ -75,12 +75,24 @@ class RunPlan:
 
 
 def _essence(plan: RunPlan) -> RunPlan:
-    """The plan without what may differ, and without options of no value: TOML has none."""
-    jobs = tuple(
-        replace(job, options={k: v for k, v in job.options.items() if v is not None})
-        for job in plan.jobs
+    """The plan without what may differ, as it comes back from its file."""
+    return replace(
+        plan,
+        jobs=tuple(replace(job, options=_plain(job.options)) for job in plan.jobs),
+        policy_options=_plain(plan.policy_options),
+        job_file="",
+        time_limit_s=0.0,
+        is_serving=False,
     )
-    return replace(plan, jobs=jobs, job_file="", time_limit_s=0.0, is_serving=False)
+
+
+def _plain(options: Mapping[str, object]) -> dict[str, object]:
+    """The options as TOML has them: no value None, no tuples."""
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in options.items()
+        if value is not None
+    }
 
 
 _SETTINGS = (

@@ -23,6 +23,22 @@ def test_jobs_train_over_two_nodes_with_the_same_digests(cluster, undisturbed, f
     assert job.digests() == undisturbed("brief.toml")
 
 
+@pytest.mark.parametrize("form", ["mpirun", "mpiexec"])
+def test_a_batch_script_of_ones_own_needs_one_line(cluster, undisturbed, form):
+    out = f"own-{form}"
+    python = cluster.python(form)
+    done = cluster.call(
+        *("sbatch", "--parsable", "-N2", "--ntasks-per-node=2", "-t", "10", "-o", f"{out}.txt"),
+        *("--wrap", f"'{python}' -m hpcslaq run brief.toml --out {out} --quiet"),
+    )
+    job = cluster.run(out, done.stdout.strip())
+    info = job.wait_end()
+    assert (info.state, info.exit_code) == ("COMPLETED", "0:0"), done
+    (hosts,) = job.hosts()
+    assert sorted(hosts.values()) == ["n1", "n1", "n2", "n2"]
+    assert job.digests() == undisturbed("brief.toml")
+
+
 def test_singletons_are_refused_by_one_message_and_not_started_again(cluster):
     # Open MPI knows nothing of srun's pmi2: every rank is a world of its own.
     openmpi = cluster.python("openmpi-pmix")
