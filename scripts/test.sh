@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Sets up and runs all checks: style, types, and the tests with both MPIs.
 #   scripts/test.sh [--fast] [arguments of pytest]
-# --fast leaves out the tests marked `long` and the second MPI. To run the long ones alone:
-#   scripts/test.sh -m long
+# --fast leaves out the tests marked `long` or `slurm` and the second MPI. To run the long ones
+# alone: scripts/test.sh -m long. As root on Debian or Ubuntu the tests marked `slurm` bring up a
+# Slurm of pretended nodes (scripts/slurm-testbed.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fast=
@@ -18,15 +19,22 @@ $python -m ruff check .
 $python -m ruff format --check --quiet .
 echo "== mypy"
 $python -m mypy hpcslaq
+if [ -z "$fast" ] && [ -z "${HPCSLAQ_TESTBED:-}" ]; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        export HPCSLAQ_TESTBED=auto
+    else
+        echo "== no tests on a real Slurm: they need root on Debian or Ubuntu"
+    fi
+fi
 echo "== pytest"
 if [ $# -gt 0 ]; then
     exec $python -m pytest "$@"
 fi
 # Tests that start ranks want the cores for themselves; the others share them.
 if [ -n "$fast" ]; then
-    $python -m pytest -q -n 2 -m "not launch and not long"
-    HPCSLAQ_TEST_MPI=openmpi $python -m pytest -q -m "launch and not long"
+    $python -m pytest -q -n 2 -m "not launch and not long and not slurm"
+    HPCSLAQ_TEST_MPI=openmpi $python -m pytest -q -m "launch and not long and not slurm"
 else
-    $python -m pytest -q -n 2 -m "not launch"
-    $python -m pytest -q -m launch
+    $python -m pytest -q -n 2 -m "not launch and not slurm"
+    $python -m pytest -q -m "launch or slurm"
 fi

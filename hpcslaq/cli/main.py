@@ -11,9 +11,15 @@ from hpcslaq import __version__
 from hpcslaq.cli.output import emit_error
 
 #: Subcommand -> module that defines it (imported only when it is used), and its help line.
+#: A module with several commands is followed by the name of the one.
 COMMANDS = {
     "run": "hpcslaq.cli.run",
     "status": "hpcslaq.cli.status",
+    "submit": "hpcslaq.cli.requests:submit_command",
+    "cancel": "hpcslaq.cli.requests:cancel_command",
+    "set-weight": "hpcslaq.cli.requests:set_weight_command",
+    "close": "hpcslaq.cli.requests:close_command",
+    "slurm": "hpcslaq.cli.slurm",
     "report": "hpcslaq.cli.report",
     "explain": "hpcslaq.cli.explain",
     "validate": "hpcslaq.cli.validate",
@@ -41,8 +47,8 @@ class LazyGroup(click.Group):
         """The command object; None where there is no such name."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(COMMANDS[cmd_name])
-        command: click.Command = module.command
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name or "command")
         return command
 
 

@@ -6,7 +6,9 @@ options, the data (converted into the cache, with progress), the models' demands
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -28,12 +30,19 @@ from hpcslaq.train.model import data_info
 Progress = Callable[[str, float], None]
 
 
-def read_checked(path: Path, policy: str | None = None) -> JobFile:
-    """The job file, checked; under another policy where one is given."""
+def default_run_directory(job_file: Path) -> Path:
+    """Where a run goes for which no directory was named: `runs/NAME-TIME-PROCESS`."""
+    return Path("runs") / f"{job_file.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+
+
+def read_checked(path: Path, policy: str | None = None, *, is_serving: bool = False) -> JobFile:
+    """The job file, checked; under another policy where one is given, or open for more jobs."""
     catalogue = gather()
     job_file = read_job_file(path, catalogue)
     if policy is not None:
         job_file = with_policy(job_file, policy, catalogue)
+    if is_serving:
+        job_file = replace(job_file, run=replace(job_file.run, is_serving=True))
     for key, source in job_file.data.items():
         _source(path, key, source)
     return job_file
@@ -82,6 +91,8 @@ def make_plan(path: Path, job_file: JobFile, data_paths: Mapping[str, str]) -> R
         job_file=str(path),
         references=job_file.references,
         self_checks=job_file.self_checks,
+        time_limit_s=run.time_limit_s or 0.0,
+        is_serving=run.is_serving,
     )
 
 
@@ -94,12 +105,15 @@ def prepare_run(path: Path, job_file: JobFile, out: Path, progress: Progress) ->
     plan = make_plan(path, job_file, prepare_data(path, job_file, progress))
     if RunDirectory.is_run(out):
         run = RunDirectory.open_existing(out)
-        if _as_read(RunPlan.read(run), plan.job_file) != _as_read(plan, plan.job_file):
+        present = RunPlan.read(run)
+        if not plan.is_same_work(present):
             raise JobFileError(
                 str(path),
                 "job",
                 f"{out} holds a run of other jobs or settings; choose another --out",
             )
+        if plan != present:
+            plan.write(run)
         return run
     run = RunDirectory.create(out)
     try:
@@ -108,21 +122,6 @@ def prepare_run(path: Path, job_file: JobFile, out: Path, progress: Progress) ->
         shutil.rmtree(run.path)
         raise
     return run
-
-
-def _as_read(plan: RunPlan, job_file: str) -> RunPlan:
-    """The plan as it comes back from its file, where an option has no value None and no tuple."""
-    jobs = tuple(replace(job, options=_plain(job.options)) for job in plan.jobs)
-    options = _plain(plan.policy_options)
-    return replace(plan, jobs=jobs, policy_options=options, job_file=job_file)
-
-
-def _plain(options: Mapping[str, object]) -> dict[str, object]:
-    return {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in options.items()
-        if value is not None
-    }
 
 
 def _source(path: Path, key: str, given: Mapping[str, object]) -> DataSource:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -17,7 +17,7 @@ import click
 
 from hpcslaq.cli.live import Display, preparing
 from hpcslaq.cli.output import emit_json, json_option, reports_errors
-from hpcslaq.cli.prepare import prepare_run, read_checked
+from hpcslaq.cli.prepare import default_run_directory, prepare_run, read_checked
 from hpcslaq.cli.report import show
 from hpcslaq.core.coordinator import EXIT_STOPPED_EARLY
 from hpcslaq.errors import LaunchError
@@ -29,9 +29,14 @@ from hpcslaq.mpi.launch import (
     mpi_environment,
 )
 from hpcslaq.record.rundir import RunDirectory
+from hpcslaq.record.times import parse_duration
 from hpcslaq.report.build import RunReader
 from hpcslaq.report.html import write_html
 from hpcslaq.report.text import headline
+from hpcslaq.slurm.allocation import EndWatch, find_allocation
+
+#: How long the ranks of a launch may take to find each other, s.
+_MEETING_S = 300.0
 
 #: How often the display looks at the journal, s.
 _LOOK_S = 0.25
@@ -43,6 +48,12 @@ _LOOK_S = 0.25
 @click.option("--policy", help="Policy in place of the job file's.")
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory; default: runs/...")
 @click.option("--mpi", "family", type=click.Choice(["auto", *FAMILIES]), default="auto")
+@click.option("--serve", is_flag=True, help="Stay open for `hpcslaq submit` until it is closed.")
+@click.option(
+    "--stop-before",
+    default="60s",
+    help="In an allocation: checkpoint and end this long before its end; default: 60s.",
+)
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @json_option
 @reports_errors
@@ -52,6 +63,8 @@ def command(
     policy: str | None,
     out: Path | None,
     family: str,
+    serve: bool,
+    stop_before: str,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -61,15 +74,30 @@ def command(
     The same --out again resumes a run that was stopped early (exit code 75).
     """
     if launched_size(os.environ) is not None:
-        return _run_as_rank(job_file, policy, out, ranks)
+
+        def prepare() -> RunDirectory:
+            checked = read_checked(job_file, policy, is_serving=serve)
+            where = out or default_run_directory(job_file)
+            return prepare_run(job_file, checked, where, lambda what, share: None)
+
+        return _run_as_rank(prepare, ranks, _early_end(stop_before))
     mpi = find_mpi(family)
-    cores = len(os.sched_getaffinity(0))
-    checked = read_checked(job_file, policy)
+    allocation = find_allocation(os.environ)
+    is_one_machine = allocation is None or allocation.num_nodes == 1
+    cores = len(os.sched_getaffinity(0)) if allocation is None else allocation.num_tasks
+    checked = read_checked(job_file, policy, is_serving=serve)
     with preparing(quiet or as_json) as progress:
-        run = prepare_run(job_file, checked, out or _new_name(job_file), progress)
+        run = prepare_run(job_file, checked, out or default_run_directory(job_file), progress)
     num_ranks = ranks or checked.run.ranks or cores + 1
-    line = mpi_command(mpi, num_ranks, ["-m", "hpcslaq.mpi", str(run.path)])
-    env = mpi_environment(mpi, os.environ, num_ranks, cores)
+    if allocation is None:
+        program = ["-m", "hpcslaq.mpi", str(run.path)]
+    else:
+        # This command again, as ranks: they watch the end of the allocation.
+        program = ["-m", "hpcslaq", "run", str(job_file), "--out", str(run.path)]
+        program += ["--stop-before", stop_before, *(["--policy", policy] if policy else [])]
+        program += ["--serve"] if serve else []
+    line = mpi_command(mpi, num_ranks, program, is_one_machine=is_one_machine)
+    env = mpi_environment(mpi, os.environ, num_ranks, cores, is_one_machine=is_one_machine)
     code = _start(line, env, run, is_quiet=quiet or as_json)
     report = _report(run, is_page_wanted=code != EXIT_STOPPED_EARLY)
     if as_json:
@@ -93,8 +121,13 @@ def _report(run: RunDirectory, *, is_page_wanted: bool) -> dict[str, Any]:
     return reader.report()
 
 
-def _run_as_rank(job_file: Path, policy: str | None, out: Path | None, ranks: int | None) -> int:
+def _run_as_rank(
+    prepare: Callable[[], RunDirectory], ranks: int | None, early_end: Callable[[], str]
+) -> int:
     """Be one rank of a launch that somebody else started."""
+    # Should the ranks not find each other (a lost message of PMI), nobody waits until the time
+    # limit: launcher and batch script then see that there is no result.
+    faulthandler.dump_traceback_later(_MEETING_S, exit=True)
     # Imported here: it loads MPI.
     from hpcslaq.mpi.main import run_ranks
 
@@ -105,22 +138,26 @@ def _run_as_rank(job_file: Path, policy: str | None, out: Path | None, ranks: in
     # Called on rank 0 only; the other ranks learn the directory from it.
     prepared: list[RunDirectory] = []
 
-    def prepare() -> Path:
-        where = out or _new_name(job_file)
-        checked = read_checked(job_file, policy)
-        run = prepare_run(job_file, checked, where, lambda what, share: None)
+    def prepare_noted() -> Path:
+        run = prepare()
         prepared.append(run)
         return run.path
 
-    code = run_ranks(prepare)
+    code = run_ranks(prepare_noted, early_end)
     for run in prepared:
         report = _report(run, is_page_wanted=code != EXIT_STOPPED_EARLY)
         click.echo(f"{headline(report)}\nreport: hpcslaq report {run.path}")
     return code
 
 
-def _new_name(job_file: Path) -> Path:
-    return Path("runs") / f"{job_file.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+def _early_end(stop_before: str) -> Callable[[], str]:
+    """Why to end now, because the allocation in which this process runs will; see `EndWatch`."""
+    try:
+        before_s = parse_duration(stop_before)
+    except ValueError as error:
+        raise click.UsageError(f"--stop-before: {error}, got {stop_before!r}") from None
+    allocation = find_allocation(os.environ)
+    return (lambda: "") if allocation is None else EndWatch(allocation, before_s)
 
 
 def _start(line: list[str], env: dict[str, str], run: RunDirectory, *, is_quiet: bool) -> int:

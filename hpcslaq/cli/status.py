@@ -14,6 +14,7 @@ from rich.text import Text
 
 from hpcslaq.cli.live import draw
 from hpcslaq.cli.output import emit_json, json_option, reports_errors, terminal
+from hpcslaq.cli.queue import QueueView
 from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.report.build import RunReader
 from hpcslaq.report.outlook import job_eta_s, run_eta_s
@@ -29,22 +30,43 @@ _SILENT_ROUNDS = 5.0
 @click.command("status")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--watch", is_flag=True, help="Go on until the run has ended.")
+@click.option(
+    "--slurm", "asks_slurm", is_flag=True, help="Ask Slurm too (with --watch every 30 s)."
+)
 @json_option
 @reports_errors
-def command(run: Path, watch: bool, as_json: bool) -> None:
+def command(run: Path, watch: bool, asks_slurm: bool, as_json: bool) -> None:
     """Show how the run in directory RUN stands, also from another machine."""
     if watch and as_json:
         raise click.UsageError("--watch and --json do not go together")
+    queue = QueueView(RunDirectory(run.absolute()), is_asking=asks_slurm)
+    if not RunDirectory.is_run(run) and queue.submissions:
+        _show_submitted(run, queue, as_json)
+        if not watch:
+            return
+        while not RunDirectory.is_run(run):
+            time.sleep(_LOOK_S)
     reader = RunReader(RunDirectory.open_existing(run))
     if watch:
-        _watch(reader)
+        _watch(reader, queue)
         return
     reader.poll()
     status = describe_status(reader)
     if as_json:
-        emit_json(status)
+        emit_json({**status, "slurm": queue.describe()})
         return
-    terminal().print(_draw(reader, status, max_rows=10**6))
+    terminal().print(_draw(reader, status, queue, max_rows=10**6))
+
+
+def _show_submitted(run: Path, queue: QueueView, as_json: bool) -> None:
+    """Say of a run whose job has not started what there is to say."""
+    if as_json:
+        activity = {"directory": str(run), "activity": "not started"}
+        emit_json({"run": activity, "jobs": [], "slurm": queue.describe()})
+        return
+    click.echo(f"{run}: not started")
+    for line in queue.lines() or [f"Slurm job {queue.submissions[-1].job_id} was submitted"]:
+        click.echo(line)
 
 
 def describe_status(reader: RunReader) -> dict[str, Any]:
@@ -101,23 +123,26 @@ def _advice(run: dict[str, Any]) -> str | None:
     return None
 
 
-def _draw(reader: RunReader, status: dict[str, Any], *, max_rows: int) -> RenderableType:
+def _draw(
+    reader: RunReader, status: dict[str, Any], queue: QueueView, *, max_rows: int
+) -> RenderableType:
     run = status["run"]
     lines = [Text(f"{run['directory']}: {run['activity']} ({run['state']})")]
     advice = _advice(run)
     if advice is not None:
         lines.append(Text(advice))
+    lines += [Text(line) for line in queue.lines()]
     return Group(*lines, draw(reader, status, max_rows=max_rows))
 
 
-def _watch(reader: RunReader) -> None:
+def _watch(reader: RunReader, queue: QueueView) -> None:
     """Redraw until the run has ended; without a terminal once for each look that has news."""
     console = terminal()
     with Live(console=console, auto_refresh=False) as live:
         while True:
             num_new = reader.poll()
             status = describe_status(reader)
-            drawn = _draw(reader, status, max_rows=max(4, console.height - 8))
+            drawn = _draw(reader, status, queue, max_rows=max(4, console.height - 8))
             if console.is_terminal:
                 live.update(drawn, refresh=True)
             elif num_new:

@@ -121,18 +121,26 @@ def _find_launcher(family: str, version: str, python: str) -> str:
 
 
 def mpi_environment(
-    mpi: Mpi, environ: Mapping[str, str], num_ranks: int, num_cores: int
+    mpi: Mpi,
+    environ: Mapping[str, str],
+    num_ranks: int,
+    num_cores: int,
+    *,
+    is_one_machine: bool = True,
 ) -> dict[str, str]:
     """The environment of `mpirun`: what the user set stays, the rest is made fit.
 
     On one machine shared memory is all that is needed: leaving out the network layers
     saves a second of start-up, and yielding lets more ranks than cores make progress.
+    On the nodes of an allocation MPI and the site know best.
     """
     env = dict(environ)
     for name in THREAD_VARIABLES:
         env.setdefault(name, "1")
     env.setdefault("MPI4PY_RC_THREAD_LEVEL", "serialized")
     env.setdefault("PYTHONUNBUFFERED", "1")
+    if not is_one_machine:
+        return env
     crowded = num_ranks > num_cores
     if mpi.family == "openmpi":
         env.setdefault("OMPI_MCA_pml", "ob1")
@@ -151,10 +159,14 @@ def mpi_environment(
     return env
 
 
-def mpi_command(mpi: Mpi, num_ranks: int, program: list[str]) -> list[str]:
+def mpi_command(
+    mpi: Mpi, num_ranks: int, program: list[str], *, is_one_machine: bool = True
+) -> list[str]:
     """The command line that starts `program` (arguments of python) on `num_ranks` ranks."""
     flags = ["-n", str(num_ranks)]
     if mpi.family == "openmpi":
-        # Rank 0 mostly sleeps: it shares a core, so binding would waste one.
-        flags += ["--oversubscribe", "--bind-to", "none"]
+        # Rank 0 mostly sleeps: it shares a core, so binding would waste one. Over several nodes
+        # --oversubscribe would put all ranks on the first.
+        crowd = ["--oversubscribe"] if is_one_machine else ["--map-by", "slot:OVERSUBSCRIBE"]
+        flags += [*crowd, "--bind-to", "none"]
     return [mpi.launcher, *flags, mpi.python, "-m", "mpi4py", *program]

@@ -24,6 +24,7 @@ from hpcslaq.mpi import boot
 from hpcslaq.mpi.channel import IDLE_PAUSE_S, Backoff, Channel
 from hpcslaq.mpi.messages import TAG_ORDER, Plan
 from hpcslaq.mpi.rank0 import Rank0
+from hpcslaq.mpi.requests import RequestDesk
 from hpcslaq.mpi.worker import Worker
 from hpcslaq.policies.registry import make_policy
 from hpcslaq.record.codec import Kind
@@ -52,8 +53,11 @@ class StopFlag:
         self.reason = self.reason or signal.Signals(number).name
 
 
-def run_ranks(prepare: Callable[[], Path]) -> int:
-    """Run this rank to its end; the exit code. `prepare()` gives rank 0 the run directory.
+def run_ranks(prepare: Callable[[], Path], early_end: Callable[[], str] = lambda: "") -> int:
+    """Run this rank to its end; the exit code.
+
+    `prepare()` : gives rank 0 the run directory; `early_end()` : asked by rank 0 again and
+    again, why the run should checkpoint and end now, empty while it should not.
 
     Collective over all ranks. Raises LaunchError on the speaking rank where the world does
     not fit; other ranks then only return its exit code.
@@ -70,10 +74,12 @@ def run_ranks(prepare: Callable[[], Path]) -> int:
             raise
         return error.exit_code
     ranks = boot.open_world()
+    # Whoever set an alarm for the case that the ranks do not meet may rest.
+    faulthandler.cancel_dump_traceback_later()
     channel = Channel(ranks.control)
     try:
         if ranks.rank == 0:
-            return _coordinate(ranks, channel, prepare, stop)
+            return _coordinate(ranks, channel, prepare, lambda: stop.reason or early_end())
         return _work(ranks, channel)
     finally:
         channel.flush(10.0)
@@ -81,7 +87,10 @@ def run_ranks(prepare: Callable[[], Path]) -> int:
 
 
 def _coordinate(
-    ranks: boot.Ranks, channel: Channel, prepare: Callable[[], Path], stop: StopFlag
+    ranks: boot.Ranks,
+    channel: Channel,
+    prepare: Callable[[], Path],
+    stop_reason: Callable[[], str],
 ) -> int:
     """Rank 0: prepare, replay, drive, and write the result last."""
     others = range(1, ranks.size)
@@ -91,6 +100,7 @@ def _coordinate(
         policy = make_policy(plan.policy, **plan.policy_options)
         coordinator = Coordinator(policy, plan.round_s)
         offset_s = _replay(run, coordinator)
+        desk = RequestDesk(run, plan, coordinator)
     except HpcslaqError as error:
         for rank in others:
             channel.send(rank, TAG_ORDER, cmd.Shutdown(error.exit_code))
@@ -106,14 +116,27 @@ def _coordinate(
             coordinator,
             channel,
             journal,
-            arrivals=[job for job in plan.jobs if job.name not in coordinator.jobs],
+            arrivals=[
+                *(job for job in plan.jobs if job.name not in coordinator.jobs),
+                *desk.missing,
+            ],
             data_paths=plan.data_paths,
+            desk=desk,
             clock=lambda: time.monotonic() - begin,
-            stop_reason=lambda: stop.reason,
+            stop_reason=_within_limit(stop_reason, plan.time_limit_s),
         )
         code = driver.run({rank: ranks.hosts[rank] for rank in others})
     _write_result(run, driver, code, time.monotonic() - begin, ranks)
     return code
+
+
+def _within_limit(stop_reason: Callable[[], str], limit_s: float) -> Callable[[], str]:
+    """The same function, which also says so when this start of the run is `limit_s` old."""
+    if not limit_s:
+        return stop_reason
+    until = time.monotonic() + limit_s
+    late = f"the run's time limit of {limit_s:g} s"
+    return lambda: stop_reason() or (late if time.monotonic() >= until else "")
 
 
 def _replay(run: RunDirectory, coordinator: Coordinator) -> float:

@@ -21,6 +21,7 @@ from hpcslaq.core.coordinator import Coordinator
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.mpi.channel import ACTIVE_PAUSE_S, Backoff, Channel
 from hpcslaq.mpi.messages import TAG_EVENT, TAG_ORDER, Farewell, Join, Lead
+from hpcslaq.mpi.requests import RequestDesk
 from hpcslaq.record.journal import JournalWriter
 
 log = logging.getLogger(__name__)
@@ -51,8 +52,8 @@ class Rank0:
     """Drives a coordinator over the control channel until it orders the shutdown.
 
     `arrivals` : jobs still to be submitted, any order; `data_paths` : prepared data
-    directory by data key; `clock()` : seconds since run start; `stop_reason()` : non-empty
-    once the run is to end early.
+    directory by data key; `desk` : requests from outside; `clock()` : seconds since run start;
+    `stop_reason()` : non-empty once the run is to end early.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Rank0:
         *,
         arrivals: Iterable[JobSpec],
         data_paths: Mapping[str, str],
+        desk: RequestDesk,
         clock: Callable[[], float],
         stop_reason: Callable[[], str],
     ) -> None:
@@ -70,17 +72,19 @@ class Rank0:
         self._channel = channel
         self._journal = journal
         self._data_paths = data_paths
+        self._desk = desk
         self._clock = clock
         self._stop_reason = stop_reason
         self._is_stop_known = False
         #: (due, number, event), the number keeping equal times in order of entry.
         self._timers: list[tuple[float, int, ev.Event]] = []
         self._numbers = itertools.count()
-        last = 0.0
+        self._last_arrival_s = 0.0
         for spec in arrivals:
             self._at(spec.arrival_s, ev.JobSubmitted(spec))
-            last = max(last, spec.arrival_s)
-        self._at(last, ev.ArrivalsClosed())
+            self._last_arrival_s = max(self._last_arrival_s, spec.arrival_s)
+        if not desk.is_serving:
+            self._at(self._last_arrival_s, ev.ArrivalsClosed())
         self.exit_code: int | None = None
         self.ticks = TickTimes()
         self.farewells: dict[int, Farewell] = {}
@@ -109,6 +113,7 @@ class Rank0:
             log.warning("stopping early: %s", reason)
             self._feed(ev.StopRequested(reason))
             num_events += 1
+        num_events += self._take_requests()
         while num_events < _MESSAGES_PER_TICK:
             message = self._channel.poll(TAG_EVENT)
             if message is None:
@@ -119,6 +124,21 @@ class Rank0:
             self._feed(heapq.heappop(self._timers)[2])
             num_events += 1
         return num_events > 0
+
+    def _take_requests(self) -> int:
+        """Hand in what was asked for from outside; how much."""
+        num_events = 0
+        for name, event in self._desk.events(self._clock()):
+            if self.exit_code is not None:
+                break  # the request waits for the next start of the run
+            if isinstance(event, ev.ArrivalsClosed):
+                self._at(self._last_arrival_s, event)
+            else:
+                self._feed(event)
+                self._journal.flush()
+            self._desk.done(name)
+            num_events += 1
+        return num_events
 
     def _feed(self, event: ev.Event) -> None:
         """Journal one event, hand it to the coordinator, carry out its orders."""
@@ -159,7 +179,7 @@ class Rank0:
 
     def _job(self, name: str) -> tuple[JobSpec, str]:
         spec = self._coordinator.jobs[name].spec
-        return spec, self._data_paths[spec.data]
+        return spec, self._desk.data_path(name) or self._data_paths[spec.data]
 
     def _at(self, due: float, event: ev.Event) -> None:
         heapq.heappush(self._timers, (due, next(self._numbers), event))

@@ -93,6 +93,8 @@ class RunOptions:
     time_limit_s: float | None = None
     #: Jobs that do not say otherwise are self-checked (see `JobFile.self_checks`).
     self_check: bool = False
+    #: The run stays open for further jobs until it is closed.
+    is_serving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ _RUN_FIELDS = {
     "ranks": Field(FieldType.INTEGER, least=2, most=10**6),
     "time_limit": Field(FieldType.DURATION, above=0),
     "self_check": Field(FieldType.FLAG),
+    "serve": Field(FieldType.FLAG),
 }
 #: Keys of a job that hold one value of its JobSpec.
 _JOB_FIELDS = {
@@ -144,6 +147,7 @@ _FIELD_OF_KEY = {
     "checkpoint_every": "checkpoint_every_s",
     "report_every": "report_every_s",
     "time_limit": "time_limit_s",
+    "serve": "is_serving",
     "chunks": "num_chunks",
     "epochs": "max_epochs",
     "arrival": "arrival_s",

@@ -7,7 +7,7 @@ out, each data set by the directory of its prepared form.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.errors import HpcslaqError
@@ -34,6 +34,10 @@ class RunPlan:
     keep_checkpoints: int = 2
     #: Losses are reported to the coordinator at least this often, s.
     report_every_s: float = 0.1
+    #: Each start of the run checkpoints and ends after this time, s; 0: no limit.
+    time_limit_s: float = 0.0
+    #: The run stays open for further jobs (`inbox`) until it is told that no more will come.
+    is_serving: bool = False
     #: The job file that was asked for, for people.
     job_file: str = ""
     #: What the report shows beside held-out measures: job -> measure -> value.
@@ -53,6 +57,14 @@ class RunPlan:
         }
         run.write_run_toml(document)
 
+    def is_same_work(self, other: RunPlan) -> bool:
+        """Whether a run of one plan may go on with the other.
+
+        From where a run is started, how long it is worked on and whether it is open for further
+        jobs may differ from start to start.
+        """
+        return _essence(self) == _essence(other)
+
     @classmethod
     def read(cls, run: RunDirectory) -> RunPlan:
         """The plan that `write` wrote."""
@@ -70,6 +82,27 @@ class RunPlan:
             raise RunDirectoryError(f"{run.run_toml}: is damaged: {error!r}") from None
 
 
+def _essence(plan: RunPlan) -> RunPlan:
+    """The plan without what may differ, as it comes back from its file."""
+    return replace(
+        plan,
+        jobs=tuple(replace(job, options=_plain(job.options)) for job in plan.jobs),
+        policy_options=_plain(plan.policy_options),
+        job_file="",
+        time_limit_s=0.0,
+        is_serving=False,
+    )
+
+
+def _plain(options: Mapping[str, object]) -> dict[str, object]:
+    """The options as TOML has them: no value None, no tuples."""
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in options.items()
+        if value is not None
+    }
+
+
 _SETTINGS = (
     "policy",
     "policy_options",
@@ -78,4 +111,6 @@ _SETTINGS = (
     "checkpoint_every_s",
     "keep_checkpoints",
     "report_every_s",
+    "time_limit_s",
+    "is_serving",
 )

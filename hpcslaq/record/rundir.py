@@ -28,6 +28,9 @@ FORMAT = 1
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]{0,99}")
 _SUBDIRECTORIES = ("inbox", "checkpoints", "models", "logs")
+#: What a submission leaves for the run that is made when the job starts.
+_SUBMISSION_FILES = ("batch.sh", "slurm.json")
+_BATCH_LOG = re.compile(r"slurm-[0-9_]+\.out")
 _MAX_RUN_TOML_BYTES = 256 * 2**20
 _MAX_RESULT_BYTES = 256 * 2**20
 
@@ -54,7 +57,7 @@ class RunDirectory:
         """Make a new run directory that only its owner may enter (or as `mode` says).
 
         The directory may exist when it is empty or holds only what an interrupted `create`
-        left. Raises RunDirectoryError where there is a run or anything else already.
+        or a submission left. Raises RunDirectoryError where there is a run or anything else.
         """
         run = cls(path.absolute())
         if cls.is_run(run.path):
@@ -93,8 +96,10 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.path}: exists and is not a directory")
         for name in sorted(os.listdir(self.path)):
             entry = self.path / name
+            if name in _SUBMISSION_FILES and entry.is_file() and not entry.is_symlink():
+                continue
             is_ours = name in _SUBDIRECTORIES and entry.is_dir() and not entry.is_symlink()
-            if not is_ours or os.listdir(entry):
+            if not is_ours or not all(_BATCH_LOG.fullmatch(file) for file in os.listdir(entry)):
                 raise RunDirectoryError(
                     f"{self.path}: is neither empty nor a run directory (it holds {name!r})"
                 )
@@ -152,6 +157,16 @@ class RunDirectory:
     def coordinator_log(self) -> Path:
         """The log of rank 0."""
         return self.logs / "coordinator.log"
+
+    @property
+    def batch_script(self) -> Path:
+        """The batch script with which the run was submitted."""
+        return self.path / _SUBMISSION_FILES[0]
+
+    @property
+    def slurm_json(self) -> Path:
+        """The Slurm jobs that were submitted for the run."""
+        return self.path / _SUBMISSION_FILES[1]
 
     def checkpoint_directory(self, job: str) -> Path:
         """Where a job's checkpoints are; it may not exist yet."""

@@ -1,0 +1,46 @@
+"""The plan of a run: what of it decides whether a run may go on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hpcslaq.core.jobs import JobSpec
+from hpcslaq.record.plan import RunPlan
+from hpcslaq.record.rundir import RunDirectory
+
+PLAN = RunPlan(
+    "fair",
+    (JobSpec("a", "logistic", "rows", 8, 60, options={"l2": 1e-3, "step": None}),),
+    {"rows": "/data/rows"},
+)
+
+
+def test_a_plan_that_was_written_is_the_same_work(tmp_path):
+    run = RunDirectory.create(tmp_path / "run")
+    PLAN.write(run)
+    assert PLAN.is_same_work(RunPlan.read(run))
+    assert RunPlan.read(run).is_same_work(PLAN)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"job_file": "b.toml"}, {"time_limit_s": 60.0}, {"is_serving": True}]
+)
+def test_how_a_run_is_worked_on_may_change_from_start_to_start(changes):
+    assert PLAN.is_same_work(replace(PLAN, **changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"policy": "slaq"},
+        {"round_s": 2.0},
+        {"data_paths": {"rows": "/data/others"}},
+        {"jobs": (replace(PLAN.jobs[0], seed=1),)},
+        {"jobs": (replace(PLAN.jobs[0], options={"l2": 1e-3, "step": 0.1}),)},
+        {"jobs": ()},
+    ],
+)
+def test_what_is_trained_may_not(changes):
+    assert not PLAN.is_same_work(replace(PLAN, **changes))
