@@ -38,7 +38,7 @@ run_argument = click.argument("run", type=click.Path(path_type=Path))
 @click.argument("job_file", type=click.Path(path_type=Path))
 @json_option
 @reports_errors
-def submit_command(run: Path, job_file: Path, as_json: bool) -> None:
+def submit_command(run: Path, job_file: Path, as_json: bool) -> int:
     """Give the jobs of JOB_FILE to the run in directory RUN; they arrive at once.
 
     The data are prepared here. Of the [run] table only the seed counts.
@@ -48,7 +48,7 @@ def submit_command(run: Path, job_file: Path, as_json: bool) -> None:
     with preparing(as_json) as progress:
         paths = prepare_data(job_file, checked, progress)
     requests = [SubmitRequest(spec, paths[spec.data]) for spec in checked.jobs]
-    _hand_in(directory, requests, [spec.name for spec in checked.jobs], as_json)
+    return _hand_in(directory, requests, [spec.name for spec in checked.jobs], as_json)
 
 
 @click.command("cancel")
@@ -57,9 +57,9 @@ def submit_command(run: Path, job_file: Path, as_json: bool) -> None:
 @click.option("--reason", default="", help="Shown in the report.")
 @json_option
 @reports_errors
-def cancel_command(run: Path, job: str, reason: str, as_json: bool) -> None:
+def cancel_command(run: Path, job: str, reason: str, as_json: bool) -> int:
     """End job JOB of the run in directory RUN without a result."""
-    _hand_in(_open_unfinished(run), [CancelRequest(job, reason[:500])], [job], as_json)
+    return _hand_in(_open_unfinished(run), [CancelRequest(job, reason[:500])], [job], as_json)
 
 
 @click.command("set-weight")
@@ -68,18 +68,18 @@ def cancel_command(run: Path, job: str, reason: str, as_json: bool) -> None:
 @click.argument("weight", type=float)
 @json_option
 @reports_errors
-def set_weight_command(run: Path, job: str, weight: float, as_json: bool) -> None:
+def set_weight_command(run: Path, job: str, weight: float, as_json: bool) -> int:
     """Give job JOB of the run in directory RUN another weight (> 0)."""
-    _hand_in(_open_unfinished(run), [WeightRequest(job, weight)], [job], as_json)
+    return _hand_in(_open_unfinished(run), [WeightRequest(job, weight)], [job], as_json)
 
 
 @click.command("close")
 @run_argument
 @json_option
 @reports_errors
-def close_command(run: Path, as_json: bool) -> None:
+def close_command(run: Path, as_json: bool) -> int:
     """Tell a serving run that no more jobs will come: it ends when the present ones have."""
-    _hand_in(_open_unfinished(run), [CloseRequest()], ["close"], as_json)
+    return _hand_in(_open_unfinished(run), [CloseRequest()], ["close"], as_json)
 
 
 def _open_unfinished(path: Path) -> RunDirectory:
@@ -92,7 +92,7 @@ def _open_unfinished(path: Path) -> RunDirectory:
 
 def _hand_in(
     run: RunDirectory, requests: Sequence[Request], labels: list[str], as_json: bool
-) -> None:
+) -> int:
     """Send the requests, wait a little, and say what became of them."""
     inbox = Inbox(run.inbox)
     names = [inbox.send(request) for request in requests]
@@ -107,11 +107,10 @@ def _hand_in(
         raise RequestError("; ".join(refused))
     if as_json:
         emit_json({"requests": outcomes, "reasons": refused})
-        if refused:
-            raise click.exceptions.Exit(RequestError.exit_code)
-        return
+        return RequestError.exit_code if refused else 0
     for label, outcome in outcomes.items():
         click.echo(f"{label}: {outcome}")
+    return 0
 
 
 def _outcome(answer: str | None) -> str:

@@ -45,6 +45,10 @@ def command(run: Path, watch: bool, asks_slurm: bool, as_json: bool) -> None:
         if not watch:
             return
         while not RunDirectory.is_run(run):
+            state = queue.state()
+            if state is not None and state.is_over:
+                click.echo("\n".join([*queue.lines(), f"the run did not start; see {run}/logs"]))
+                return
             time.sleep(_LOOK_S)
     reader = RunReader(RunDirectory.open_existing(run))
     if watch:

@@ -77,13 +77,19 @@ def run_ranks(prepare: Callable[[], Path], early_end: Callable[[], str] = lambda
     # Whoever set an alarm for the case that the ranks do not meet may rest.
     faulthandler.cancel_dump_traceback_later()
     channel = Channel(ranks.control)
-    try:
-        if ranks.rank == 0:
-            return _coordinate(ranks, channel, prepare, lambda: stop.reason or early_end())
-        return _work(ranks, channel)
-    finally:
-        channel.flush(10.0)
-        boot.close_world(ranks)
+    if ranks.rank == 0:
+        code = _coordinate(ranks, channel, prepare, lambda: stop.reason or early_end())
+    else:
+        code = _work(ranks, channel)
+    # Not after an error: the others would not come, and `python -m mpi4py` ends them.
+    _part(ranks, channel)
+    return code
+
+
+def _part(ranks: boot.Ranks, channel: Channel) -> None:
+    """Leave MPI with all other ranks, who know that it is time to."""
+    channel.flush(10.0)
+    boot.close_world(ranks)
 
 
 def _coordinate(
@@ -99,19 +105,22 @@ def _coordinate(
         plan = RunPlan.read(run)
         policy = make_policy(plan.policy, **plan.policy_options)
         coordinator = Coordinator(policy, plan.round_s)
+        # First of all the lock: another rank 0 may still be at work here.
+        journal = JournalWriter(run.journal)
         offset_s = _replay(run, coordinator)
         desk = RequestDesk(run, plan, coordinator)
-    except HpcslaqError as error:
+    except (HpcslaqError, OSError) as error:
+        code = error.exit_code if isinstance(error, HpcslaqError) else 1
         for rank in others:
-            channel.send(rank, TAG_ORDER, cmd.Shutdown(error.exit_code))
-        channel.flush(10.0)
+            channel.send(rank, TAG_ORDER, cmd.Shutdown(code))
+        _part(ranks, channel)
         raise
     _log_to(run.coordinator_log)
     run.remove_result()
     for rank in others:
         channel.send(rank, TAG_ORDER, Plan(str(run.path)))
     begin = time.monotonic() - offset_s
-    with JournalWriter(run.journal) as journal:
+    with journal:
         driver = Rank0(
             coordinator,
             channel,

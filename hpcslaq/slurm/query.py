@@ -16,6 +16,20 @@ _FORMAT = "%i|%T|%L|%R"
 _TIME = re.compile(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)")
 _PLUGIN = re.compile(r"(none|cray_shasta|pmi2|pmix(_v\d+)?)")
 _JOB_ID = re.compile(r"\d+(_\d+)?")
+#: States after which a job runs no more.
+_ENDED = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "TIMEOUT",
+    }
+)
 #: What is said of a job that Slurm has forgotten.
 FORGOTTEN = "Slurm does not know it any more: it ended"
 
@@ -33,6 +47,11 @@ class QueueState:
     where: str = ""
     #: Why the state is not known; empty where it is.
     problem: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job is known to run no more."""
+        return self.state in _ENDED or self.problem == FORGOTTEN
 
 
 def job_states(job_ids: Iterable[str], timeout_s: float = ANSWER_S) -> dict[str, QueueState]:
@@ -76,7 +95,9 @@ def squeue(job_ids: Iterable[str]) -> list[str]:
     for job_id in ids:
         if not _JOB_ID.fullmatch(job_id):
             raise ValueError(f"{job_id!r} is not a Slurm job id")
-    return ["squeue", "--noheader", f"--jobs={','.join(ids)}", f"--format={_FORMAT}"]
+    # Of all states: a job that ended is still known for some minutes.
+    line = ["squeue", "--noheader", "--states=all"]
+    return [*line, f"--jobs={','.join(ids)}", f"--format={_FORMAT}"]
 
 
 def parse_states(text: str) -> list[QueueState]:

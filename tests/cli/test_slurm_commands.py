@@ -147,6 +147,15 @@ def test_without_slurm_a_submission_says_so(here, monkeypatch):
     assert "sbatch is not here" in call(*line, code=4)
 
 
+def test_watching_ends_when_the_job_did_without_a_run(here):
+    pretend(here, "sbatch", "echo 41")
+    call("slurm", "submit", "jobs.toml", *SIZE, "--out", "runs/a")
+    pretend(here, "squeue", "echo '41|FAILED|0:00|'")
+    output = call("status", "runs/a", "--watch", "--slurm")
+    assert "job 41: FAILED" in output
+    assert "the run did not start; see runs/a/logs" in output
+
+
 def test_a_run_without_a_submission_says_so(here):
     pretend(here, "sbatch", "echo 41")
     call("status", "runs/none", "--slurm", code=3)

@@ -25,7 +25,7 @@ from hpcslaq.models import load_model
 from hpcslaq.mpi.launch import Mpi, mpi_command, mpi_environment
 from hpcslaq.policies.registry import make_policy
 from hpcslaq.record.codec import Kind
-from hpcslaq.record.journal import read_journal
+from hpcslaq.record.journal import JournalWriter, read_journal
 from hpcslaq.record.plan import RunPlan
 from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.record.summary import RunSummary
@@ -303,3 +303,21 @@ def test_a_run_that_has_ended_reports_its_tick_times(any_mpi, live):
     result = live(any_mpi, 3, [mean("a")]).result()
     assert 0 < result["tick_p50_s"] <= result["tick_p99_s"]
     json.dumps(result)
+
+
+def test_a_second_start_in_the_directory_of_a_live_run_is_refused(mpi, live, launch, tmp_path):
+    done = live(mpi, 3, [job("a")])
+    assert done.code == 0, done.output
+    with JournalWriter(done.run.journal):
+        second = launch(mpi, 3, ["-m", "hpcslaq.mpi", str(done.run.path)])
+    assert second.returncode == 1, second.stdout + second.stderr
+    assert (second.stdout + second.stderr).count("another run is writing it") == 1
+    # What the other run has written stays.
+    assert done.result()["exit_code"] == 0
+
+
+def test_an_error_of_rank_0_ends_all_ranks(mpi, live):
+    done = live(mpi, 3, [job("a")], program=(str(PROGRAMS / "broken_rank0.py"),))
+    assert done.code != 0
+    assert "a bug of ours" in done.output
+    assert done.run.read_result() is None

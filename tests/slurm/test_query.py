@@ -27,7 +27,7 @@ def test_all_jobs_are_asked_for_in_one_question(pretend):
     assert states["7"] == QueueState("7", "RUNNING", 86410.0, "n[1-2]")
     assert states["8"] == QueueState("8", "PENDING", 60.0, "(Priority)")
     assert states["9"] == QueueState("9", problem=FORGOTTEN)
-    assert squeue(["7", "8"])[2] == "--jobs=7,8"
+    assert "--jobs=7,8" in squeue(["7", "8"])
 
 
 def test_an_array_is_known_by_its_first_number(pretend):
@@ -79,6 +79,20 @@ def test_without_slurm_the_problem_says_so(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     assert job_states(["7"])["7"].problem == "squeue is not here (not in PATH)"
     assert ask(["sbatch"]).problem == "sbatch is not here (not in PATH)"
+
+
+@pytest.mark.parametrize(
+    ("state", "is_over"),
+    [
+        (QueueState("7", "RUNNING"), False),
+        (QueueState("7", "COMPLETING"), False),
+        (QueueState("7", "FAILED"), True),
+        (QueueState("7", problem=FORGOTTEN), True),
+        (QueueState("7", problem="squeue did not answer within 5 s"), False),
+    ],
+)
+def test_a_job_is_over_only_if_slurm_says_so(state, is_over):
+    assert state.is_over is is_over
 
 
 def test_no_job_asks_nothing(monkeypatch):
