@@ -228,6 +228,7 @@ class Coordinator:
                 members=members,
                 started_at=now if record.started_at is None else record.started_at,
                 regroups=record.regroups + was_running,
+                regroup_s=_mean_cost(record, event.seconds) if was_running else record.regroup_s,
             )
         )
         self.ranks.put(members, RankState.BUSY, event.job)
@@ -598,6 +599,11 @@ def _order_under_way(record: JobRecord) -> cmd.Command:
     joiners = tuple(rank for rank in forming if rank not in before)
     leavers = tuple(rank for rank in record.members if rank not in after)
     return cmd.Regroup(name, generation, forming, joiners, leavers)
+
+
+def _mean_cost(record: JobRecord, seconds: float) -> float:
+    """The mean cost of a change of the group, the newest one counting for a third."""
+    return seconds if record.regroups == 0 else (2.0 * record.regroup_s + seconds) / 3.0
 
 
 def _advanced(record: JobRecord, losses: Iterable[float], epochs: int) -> JobRecord:

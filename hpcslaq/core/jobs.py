@@ -143,6 +143,9 @@ class JobRecord:
     held_since: float = 0.0
     #: Number of times that the group changed while the job was running.
     regroups: int = 0
+    #: What such a change costs: seconds from the epoch boundary to the first new iteration, the
+    #: mean of the last few; 0 before the first.
+    regroup_s: float = 0.0
     #: When the number of its workers last changed.
     changed_at: float = 0.0
     #: Why the job is in its (final) state, for people.

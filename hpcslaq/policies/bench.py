@@ -5,7 +5,7 @@ Behind `hpcslaq bench decision`; the clock is the caller's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -70,8 +70,9 @@ class SyntheticRun:
         # Ranks that are given back may be ordered to join other jobs at once.
         while self._orders:
             orders, self._orders = self._orders, []
-            for order in orders:
-                self._carry_out(order)
+            # First all groups change, then the ranks that left report.
+            for released in [report for order in orders for report in self._carry_out(order)]:
+                self._orders += self._coordinator.handle(released, self._now)
         self._now += 0.5 * _ROUND_S
         for index, record in enumerate(list(self._coordinator.jobs.values())):
             if index >= NUM_DISTINCT:
@@ -90,24 +91,22 @@ class SyntheticRun:
         )
         self._orders += self._coordinator.handle(report, self._now)
 
-    def _carry_out(self, order: cmd.Command) -> None:
+    def _carry_out(self, order: cmd.Command) -> list[RankReleased]:
+        """Do as ordered; what the ranks that leave a group by it will report."""
         handle, now = self._coordinator.handle, self._now
-        left: Iterable[int] = ()
+        left: tuple[int, ...] = ()
         match order:
-            case cmd.Start():
+            case cmd.Start() | cmd.Regroup():
                 self._orders += handle(GroupFormed(order.job, order.generation, order.members), now)
-            case cmd.Regroup():
-                self._orders += handle(GroupFormed(order.job, order.generation, order.members), now)
-                left = order.leavers
+                left = order.leavers if isinstance(order, cmd.Regroup) else ()
             case cmd.Pause():
                 record = self._coordinator.jobs[order.job]
+                left = record.members
                 paused = JobPaused(order.job, order.generation, record.iterations)
                 self._orders += handle(paused, now)
-                left = record.members
             case _:
-                return
-        for rank in left:
-            self._orders += handle(RankReleased(rank, order.job, order.generation), now)
+                return []
+        return [RankReleased(rank, order.job, order.generation) for rank in left]
 
 
 class Habit:

@@ -37,6 +37,8 @@ class Demand:
     held: Counts
     #: Seconds since a job without workers arrived or lost its last one; 0 for the others.
     waited_s: Floats
+    #: Measured seconds that a change of the group costs; NaN where there was none.
+    regroup_s: Floats
 
     @classmethod
     def of(cls, view: ClusterView) -> Demand:
@@ -61,6 +63,7 @@ class Demand:
             weight=np.array([spec.weight for spec in specs], dtype=np.float64),
             held=held,
             waited_s=np.where(held == 0, np.maximum(view.now - since, 0.0), 0.0),
+            regroup_s=np.array([job.regroup_s if job.regroups else np.nan for job in jobs]),
         )
 
     def __len__(self) -> int:

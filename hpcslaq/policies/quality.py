@@ -45,7 +45,7 @@ class QualityRule:
     horizons: tuple[float, ...]
     #: Share of the interval's half-width that is added to a drop.
     optimism: float
-    #: Seconds that a change of the group costs.
+    #: Seconds that a change of the group costs at least; more where more was measured.
     regroup_s: float
     #: Factor on the urgency of jobs that hold workers, where not all can run.
     hysteresis: float
@@ -86,7 +86,7 @@ class QualityPolicy(AcceptsAll):
       rounds counts. No gain is seen below its target loss or after its last epoch.
     - Iterations follow the learnt step time, with whole chunks; only numbers of workers at
       which a step gets faster are considered, never more than the fastest. A change of the group
-      costs `regroup_s` of the round, so small advantages move nothing.
+      costs what it cost the job before, at least `regroup_s`, so small advantages move nothing.
     - Workers are shared along the concave hull of each gain (`hull`).
     - Every job has its minimum. Minima that do not fit together go to jobs that waited for
       `patience_rounds` rounds, then by gain per worker; jobs that hold workers count
@@ -192,7 +192,7 @@ def _gains(
     """Weighted, normalised drop per round on each number of workers of `options : (n, p)`."""
     everyone = np.arange(len(demand))
     hoped = outlook.drops + rule.optimism * outlook.widths
-    cost = np.where(options == demand.held[:, None], 0.0, rule.regroup_s)
+    cost = np.where(options == demand.held[:, None], 0.0, _regroup_costs(demand, rule)[:, None])
     best = np.zeros(options.shape)
     for horizon in rule.horizons:
         time = np.maximum(horizon * view.round_s - cost, 0.0)
@@ -201,6 +201,15 @@ def _gains(
         np.maximum(best, drop / horizon, out=best)
     scale = demand.weight / whole
     return np.asarray(np.nan_to_num(best * scale[:, None], nan=0.0, posinf=1e300))
+
+
+def _regroup_costs(demand: Demand, rule: QualityRule) -> Floats:
+    """Seconds that a change of each group costs, (n,): as measured, else the median of the rest."""
+    measured = demand.regroup_s[np.isfinite(demand.regroup_s)]
+    usual = float(np.median(measured)) if len(measured) else 0.0
+    return np.maximum(
+        np.where(np.isfinite(demand.regroup_s), demand.regroup_s, usual), rule.regroup_s
+    )
 
 
 def _whole_drop(

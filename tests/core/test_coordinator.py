@@ -151,6 +151,22 @@ def test_targets_that_change_under_way_are_followed_when_the_order_is_through() 
     assert world.form("a") == [cmd.Pause("a", 3, 1)]
 
 
+def test_a_record_keeps_the_mean_cost_of_the_changes_of_its_group() -> None:
+    world = running(a=4)
+    costs = []
+    for count, seconds in ((2, 0.3), (3, 0.9)):
+        (order,) = orders_for("a", world.give(a=count))
+        assert isinstance(order, cmd.Regroup)
+        record = world.coordinator.jobs["a"]
+        formed = ev.GroupFormed("a", order.generation, order.members, seconds=seconds)
+        costs.append(record.regroup_s)
+        world.tell(formed)
+        for rank in order.leavers:
+            world.tell(ev.RankReleased(rank, "a", order.generation))
+    assert costs == [0.0, 0.3]
+    assert world.job("a").regroup_s == pytest.approx((2 * 0.3 + 0.9) / 3)
+
+
 def test_rank_seconds_count_each_group_from_its_formation() -> None:
     world = running(4, a=2)
     formed_at = world.now

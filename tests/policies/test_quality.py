@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -146,3 +147,12 @@ def test_a_made_up_state_of_any_size_is_allocated_within_the_bounds() -> None:
 def test_impossible_parameters_are_refused(key: str) -> None:
     with pytest.raises(ValueError, match=key):
         QualityPolicy(**{key: -1.0})
+
+
+def test_a_group_whose_changes_cost_much_is_left_as_it_is(view_of: View, job_type: Any) -> None:
+    policy = QualityPolicy()
+    jobs = [job_type(hyperbola(40), held=4, work=5.0), job_type(hyperbola(9), held=4, work=5.0)]
+    view = view_of(policy, 8, jobs)
+    assert policy.allocate(view) != {"j0": 4, "j1": 4}
+    costly = tuple(replace(record, regroups=2, regroup_s=40.0) for record in view.jobs)
+    assert policy.allocate(replace(view, jobs=costly)) == {"j0": 4, "j1": 4}
