@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from hpcslaq.record.modelfile import CENTER, SCALE, ModelInfo, read_model
 from hpcslaq.train.catalogue import build_model
@@ -23,24 +24,25 @@ class FittedModel:
     #: Job, hyperparameters, data, digests, held-out measures.
     info: ModelInfo
     #: The arrays of its state by name.
-    arrays: dict[str, np.ndarray]
-    _model: Model
+    arrays: dict[str, np.ndarray] = field(repr=False)
+    _model: Model = field(repr=False)
     #: (d,) float64 each: what the data was standardised with; None where it was not.
-    center: np.ndarray | None = None
-    scale: np.ndarray | None = None
+    center: np.ndarray | None = field(default=None, repr=False)
+    scale: np.ndarray | None = field(default=None, repr=False)
 
     def scores(self, X: Any) -> np.ndarray:
         """What the model computes for rows of features, before any decision.
 
-        X : (n, d) float64, dense or scipy CSR. Returns (n,) regression values, probabilities
-        or margins of class 1 or cluster numbers, or (n, k) one column per class. Raises
-        ValueError where the number of features differs.
+        X : (n, d), scipy sparse or whatever numpy makes an array of. Returns (n,): regression
+        values, probabilities or margins of class 1, or cluster numbers; or (n, k), one column
+        per class. Raises ValueError where the number of features differs.
         """
+        X = sparse.csr_array(X) if sparse.issparse(X) else np.asarray(X, dtype=np.float64)
         expected = self.info.data.get("num_features")
         if np.ndim(X) != 2 or X.shape[1] != expected:
             raise ValueError(f"X: shape {np.shape(X)}, expected (n, {expected})")
         if self.center is not None and self.scale is not None:
-            X = (np.asarray(X, dtype=np.float64) - self.center) / self.scale
+            X = (X - self.center) / self.scale
         return self._model.predict(self.arrays, X)
 
     def predict(self, X: Any) -> np.ndarray:

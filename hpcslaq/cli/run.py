@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -40,6 +39,9 @@ _MEETING_S = 300.0
 
 #: How often the display looks at the journal, s.
 _LOOK_S = 0.25
+
+#: Exit code after a second signal, as shells have it.
+EXIT_INTERRUPTED = 130
 
 
 @click.command("run")
@@ -104,7 +106,11 @@ def command(
         emit_json(report)
     elif not quiet:
         show(report)
-        click.echo(f"\nrun directory: {run.path}\npage: {run.report_html}")
+        click.echo(f"\nrun directory: {run.path}")
+        if code == EXIT_STOPPED_EARLY:
+            click.echo(f"stopped early: the same command with --out {run.path} goes on")
+        else:
+            click.echo(f"page: {run.report_html}")
     return code
 
 
@@ -164,9 +170,10 @@ def _start(line: list[str], env: dict[str, str], run: RunDirectory, *, is_quiet:
     """Start the ranks and stay until they have ended; the run's exit code.
 
     The launcher's own exit code and messages count only where the run left no result: they
-    differ between MPIs, and Open MPI reports success after losing a node.
+    differ between MPIs, and Open MPI reports success after losing a node. Rank 0 removes an
+    earlier result when it holds the journal: another run may be on in this directory.
     """
-    run.remove_result()
+    before = _stamp(run.result_json)
     with tempfile.TemporaryFile("w+") as output:
         # A session of its own: Ctrl-C must reach this process only, which asks the ranks to
         # checkpoint; the launchers would kill them within a quarter of a second.
@@ -178,17 +185,24 @@ def _start(line: list[str], env: dict[str, str], run: RunDirectory, *, is_quiet:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        with _passing_signals_on(process), Display(run, is_quiet) as display:
+        is_openmpi = any(name.startswith("OMPI_") for name in env)
+        with _Signals(process, run, is_openmpi) as signals, Display(run, is_quiet) as display:
             while process.poll() is None:
                 display.update()
+                signals.pass_on()
                 try:
                     process.wait(_LOOK_S)
                 except subprocess.TimeoutExpired:
                     continue
             display.update()
         result = run.read_result()
-        if result is not None:
+        if result is not None and _stamp(run.result_json) != before:
             return int(result["exit_code"])
+        if signals.count > 1:
+            click.echo(
+                "ended at once, as asked; the same command goes on from the last checkpoints"
+            )
+            return EXIT_INTERRUPTED
         output.seek(0)
         tail = output.read()[-4000:].strip()
     raise LaunchError(
@@ -197,26 +211,66 @@ def _start(line: list[str], env: dict[str, str], run: RunDirectory, *, is_quiet:
     )
 
 
-@contextmanager
-def _passing_signals_on(process: subprocess.Popen[Any]) -> Iterator[None]:
-    """First signal: ask the ranks to checkpoint and end; second: end them at once."""
-    count = 0
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        nonlocal count
-        count += 1
-        if process.poll() is None:
-            process.send_signal(signal.SIGUSR1 if count == 1 else signal.SIGKILL)
-
-    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, pass_on) for number in numbers}
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What changes when a file is replaced; None where there is none."""
     try:
-        yield
-    finally:
-        for number, handler in before.items():
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+class _Signals:
+    """First signal: ask the ranks to checkpoint and end; second: end them at once.
+
+    The first is kept until the ranks are ready for it: before they have set their handlers
+    SIGUSR1 would kill them. They are when rank 0 writes to the journal.
+    """
+
+    def __init__(self, process: subprocess.Popen[Any], run: RunDirectory, is_openmpi: bool) -> None:
+        self._process = process
+        self._journal = run.journal
+        self._num_bytes = self._size()
+        # Open MPI's mpirun takes its ranks with it on SIGTERM, MPICH's mpiexec on SIGKILL.
+        self._end_at_once = signal.SIGTERM if is_openmpi else signal.SIGKILL
+        #: Signals that this process received.
+        self.count = 0
+        self._is_passed_on = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> _Signals:
+        numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
+            numbers.append(signal.SIGHUP)
+        self._before = {number: signal.signal(number, self._note) for number in numbers}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def pass_on(self) -> None:
+        """Hand the first signal to the ranks, once they are ready for it."""
+        if self.count and not self._is_passed_on and self._size() > self._num_bytes:
+            self._is_passed_on = True
+            self._send(signal.SIGUSR1)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if self.count == 1:
+            self.pass_on()
+        else:
+            self._send(self._end_at_once if self.count == 2 else signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def _size(self) -> int:
+        try:
+            return self._journal.stat().st_size
+        except FileNotFoundError:
+            return 0
