@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy import sparse
 
 from hpcslaq.core.jobs import Convergence
 from hpcslaq.train import metrics, stochastic
@@ -77,9 +78,10 @@ class Perceptron(Model):
     def statistics(self, state: State, chunk: Chunk, draw: Draw) -> Statistics:
         """Sums of loss and gradient (P,) over the chunk's rows of this mini-batch."""
         rows = batch_rows(chunk, draw)
-        gradient = np.zeros(state["x"].size)
-        loss = 0.0
-        if rows.size:
+        gradient, loss = np.empty(state["x"].size), 0.0
+        if not rows.size:
+            gradient[:] = 0.0
+        else:
             loss = self._backward(state, chunk.X[rows], targets(chunk)[rows], gradient)
         return {"loss": loss, "gradient": gradient, "rows": float(rows.size)}
 
@@ -92,8 +94,11 @@ class Perceptron(Model):
         for i in range(len(layers) - 1, -1, -1):
             source = inputs[i]
             weight_slopes, bias_slopes = slopes[i]
-            weight_slopes[:] = source.T @ delta
-            bias_slopes[:] = delta.sum(axis=0)
+            if sparse.issparse(source):
+                weight_slopes[:] = source.T @ delta
+            else:
+                np.matmul(source.T, delta, out=weight_slopes)
+            delta.sum(axis=0, out=bias_slopes)
             if i == 0:
                 break
             delta = delta @ layers[i][0].T

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -31,3 +32,26 @@ def test_the_example_of_an_own_model_runs_and_predicts(any_mpi, command, tmp_pat
     model = load_model(tmp_path / "run" / "models" / "huber.h5", allow_user_code=True)
     X, y = datasets.load_diabetes(return_X_y=True, scaled=False)
     assert np.corrcoef(model.predict(X), y)[0, 1] > 0.7
+
+
+def test_the_example_of_a_torch_module_is_the_same_on_any_number_of_ranks(
+    any_mpi, command, tmp_path
+):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    if any_mpi.python != sys.executable:
+        pytest.skip("the interpreter with an MPI is another than that with torch")
+    digests = []
+    for ranks in ("2", "4"):
+        arguments = ["run", str(JOBS / "torch_digits.toml"), "--ranks", ranks, "--json"]
+        done = command(any_mpi, [*arguments, "--out", str(tmp_path / ranks)], timeout_s=300.0)
+        assert done.returncode == 0, done.stdout + done.stderr
+        jobs = json.loads(done.stdout)["jobs"]
+        digests.append([(job["loss_digest"], job["model_digest"]) for job in jobs])
+        assert max(job["metrics"]["accuracy"] for job in jobs) > 0.95
+    assert digests[0] == digests[1]
+    path = tmp_path / "2" / "models" / f"{jobs[0]['name']}.h5"
+    fitted = load_model(path, allow_user_code=True)
+    probabilities = fitted.scores(np.zeros((3, 64)))
+    assert probabilities.shape == (3, 10)
+    assert torch.get_num_threads() == 1

@@ -187,6 +187,7 @@ def lab() -> SimpleNamespace:
         ArrayData=ArrayData,
         ThreadReducer=ThreadReducer,
         Solo=Solo,
+        Trainer=Trainer,
         run_members=run_members,
         train=train,
         fit=fit,
