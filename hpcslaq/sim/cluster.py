@@ -47,23 +47,30 @@ class RunningJob:
     #: Number of the present stretch; plans of earlier ones are stale.
     stretch: int = 0
     is_training: bool = False
-    #: Start of the stretch (s since run start), iterations completed then, s per mean iteration.
+    #: Start of the stretch (s since run start), iterations completed then (whole ones, unless
+    #: the job is divisible), s per mean iteration.
     since: float = 0.0
-    first: int = 0
+    first: float = 0
     step_s: float = 0.0
     #: Iterations in reports, and in the newest checkpoint.
     reported: int = 0
-    stored: int = 0
+    stored: float = 0
     #: When the next iteration to be reported is complete; spares most looks at jobs.
     due_at: float = 0.0
     #: Finished stretches (since, first, last, step_s) for the exact times of all iterations.
-    history: list[tuple[float, int, int, float]] = field(default_factory=list)
+    history: list[tuple[float, float, float, float]] = field(default_factory=list)
 
-    def work_until(self, iteration: int) -> float:
+    def work_until(self, iteration: float) -> float:
         """Mean iterations that iterations 1 to `iteration` take."""
-        return iteration if self.work is None else float(self.work[iteration])
+        if self.work is None:
+            return iteration
+        whole = int(iteration)
+        if whole == iteration:
+            return float(self.work[whole])
+        part = iteration - whole
+        return float(self.work[whole] * (1.0 - part) + self.work[whole + 1] * part)
 
-    def time_of(self, iteration: int) -> float:
+    def time_of(self, iteration: float) -> float:
         """When this iteration will be complete in the present stretch (s since run start)."""
         ahead = self.work_until(iteration) - self.work_until(self.first)
         return self.since + ahead * self.step_s
@@ -71,25 +78,36 @@ class RunningJob:
     def completed(self, now: float) -> int:
         """Iterations complete at `now`."""
         if not self.is_training or now <= self.since:
-            return self.first
+            return int(self.first)
         done = (now - self.since) / self.step_s + _ROUNDING
         if self.work is None:
-            count = self.first + int(done)
+            count = int(self.first + done)
         else:
             done += self.work_until(self.first)
             count = int(np.searchsorted(self.work, done, side="right")) - 1
         return min(count, self.truth.num_iterations)
+
+    def progress(self, now: float) -> float:
+        """Iterations complete at `now`, with the part of the one under way if that counts."""
+        done = self.completed(now)
+        if not self.truth.is_divisible or done >= self.truth.num_iterations:
+            return done
+        begun_at, ended_at = self.time_of(max(done, self.first)), self.time_of(done + 1)
+        from_part = max(self.first - done, 0.0)
+        part = from_part + (1.0 - from_part) * (now - begun_at) / (ended_at - begun_at)
+        # Just below the end of an iteration its loss is not there yet.
+        return done + min(max(part, 0.0), 1.0 - 1e-6)
 
     def iteration_times(self) -> NDArray[np.float64]:
         """When each iteration was first complete: (iterations completed,) s since run start."""
         times: list[NDArray[np.float64]] = []
         known = 0
         for since, first, last, step_s in self.history:
-            new = np.arange(max(first, known) + 1, last + 1)
+            new = np.arange(max(int(first), known) + 1, int(last) + 1)
             work = new if self.work is None else self.work[new]
             ahead: NDArray[np.float64] = np.asarray(work - self.work_until(first), np.float64)
             times.append(since + ahead * step_s)
-            known = max(known, last)
+            known = max(known, int(last))
         return np.concatenate(times) if times else np.empty(0)
 
 
@@ -154,7 +172,7 @@ class Cluster:
         run = self.jobs[order.job]
         run.stretch += 1
         run.members, run.generation = order.members, order.generation
-        run.first = run.reported = run.stored
+        run.first, run.reported = run.stored, int(run.stored)
         delay = self._delays.start_s(len(order.members), run.truth.load_s)
         self._later(delay, partial(self._formed, run, run.stretch, delay))
 
@@ -166,6 +184,9 @@ class Cluster:
             # Repeated after a loss while the group stands at its boundary.
             run.stretch += 1
             self._at_boundary(run, run.stretch, order)
+            return
+        if run.truth.is_divisible and not isinstance(order, cmd.Stop):
+            self._later(self._delays.message_s, partial(self._at_boundary, run, run.stretch, order))
             return
         done = run.completed(self._engine.now + self._delays.message_s)
         length = 1 if isinstance(order, cmd.Stop) else run.truth.iterations_per_epoch
@@ -187,7 +208,7 @@ class Cluster:
             run.members, run.generation = order.members, order.generation
             self._later(delay, partial(self._formed, run, stretch, delay))
         elif isinstance(order, cmd.Pause):
-            answer = ev.JobPaused(order.job, order.generation, run.first)
+            answer = ev.JobPaused(order.job, order.generation, int(run.first))
             self._later(self._delays.checkpoint_s, partial(self._dissolve, run, stretch, answer))
         else:
             self._dissolve(run, stretch, ev.JobStopped(order.job, order.generation))
@@ -203,7 +224,7 @@ class Cluster:
             return
         self._train(run)
         name = run.truth.name
-        self._tell(ev.GroupFormed(name, run.generation, run.members, run.first, delay))
+        self._tell(ev.GroupFormed(name, run.generation, run.members, int(run.first), delay))
 
     def _train(self, run: RunningJob, after: float = 0.0) -> None:
         """Begin a stretch `after` seconds from now and plan its end."""
@@ -224,10 +245,11 @@ class Cluster:
         on_host = Counter(self._hosts.get(rank, "") for rank in run.members)
         return step_time.seconds_on(tuple(sorted(on_host.values(), reverse=True)))
 
-    def _break_off(self, run: RunningJob) -> None:
-        """End the stretch after the iterations that are complete."""
+    def _break_off(self, run: RunningJob, *, is_lossless: bool = True) -> None:
+        """End the stretch after what is complete; only whole iterations if something is lost."""
         if run.is_training:
-            done = run.completed(self._engine.now)
+            now = self._engine.now
+            done: float = run.progress(now) if is_lossless else run.completed(now)
             run.history.append((run.since, run.first, done, run.step_s))
             run.first = done
             run.is_training = False
@@ -248,8 +270,8 @@ class Cluster:
         answer = ev.JobFinished(
             truth.name,
             run.generation,
-            iterations=run.first,
-            epochs=run.first // truth.iterations_per_epoch,
+            iterations=int(run.first),
+            epochs=int(run.first) // truth.iterations_per_epoch,
             final_loss=truth.final_loss,
             loss_digest="",
             model_digest="",
@@ -288,7 +310,7 @@ class Cluster:
     def _lose_member(self, run: RunningJob, rank: int) -> None:
         was_training = run.is_training
         self._report(run)
-        self._break_off(run)
+        self._break_off(run, is_lossless=False)
         run.members = tuple(member for member in run.members if member != rank)
         if not run.members:
             per_epoch = run.truth.iterations_per_epoch

@@ -43,6 +43,9 @@ class SimJob:
     load_s: float | None = None
     #: Seconds for which its leader evaluates and writes the model, after the others have left.
     finish_s: float = 0.0
+    #: Whether its group can be changed during an iteration, of which the part that is done
+    #: counts (SLAQ's Spark hands out an iteration's tasks one by one); else between epochs only.
+    is_divisible: bool = False
     #: Iteration during which the user's code raises; None: it does not.
     fails_at: int | None = None
     #: Iterations until a stop rule is met, and which.

@@ -129,6 +129,8 @@ class JobMix:
     transfer_s: float = 2e-4
     min_workers: int = 1
     max_workers: int | None = None
+    #: Whether a group can change during an iteration; see `SimJob.is_divisible`.
+    divisible: bool = False
     #: Cap on a job's iterations.
     max_iterations: int | None = None
     #: The curve ends where this share of its whole reduction is reached; None: at its end.
@@ -224,7 +226,7 @@ class Workload:
             latency_s=mix.latency_s,
             transfer_s=mix.transfer_s,
         )
-        return SimJob(spec, losses, model, per_epoch)
+        return SimJob(spec, losses, model, per_epoch, is_divisible=mix.divisible)
 
     def _synthetic(self, rng: np.random.Generator, family: str) -> Curve:
         make, convergence = FAMILIES[family]
@@ -318,6 +320,7 @@ _FIELDS: Mapping[str, Mapping[str, Field]] = {
         "transfer": Field(FieldType.DURATION, least=0),
         "min_workers": _WORKERS,
         "max_workers": _WORKERS,
+        "divisible": Field(FieldType.FLAG),
         "max_iterations": Field(FieldType.INTEGER, least=1, most=10**7),
         "until": Field(FieldType.NUMBER, above=0, most=1),
     },

@@ -385,3 +385,30 @@ def test_a_leader_that_still_writes_keeps_only_itself_busy() -> None:
 def test_a_job_may_take_its_own_time_to_load() -> None:
     job = dataclasses.replace(job_of(num_iterations=4), load_s=2.5)
     assert simulate([job], delays=PROMPT).records["a"].started_at == 2.5
+
+
+def test_parts_of_an_iteration_carry_over_where_they_may() -> None:
+    # Alone on 4 workers for 2.5 iterations of 1 s, then on 2 (2 s each) next to b.
+    a = dataclasses.replace(job_of(num_iterations=6), is_divisible=True)
+    b = job_of("b", num_iterations=50, arrival_s=2.5)
+    times = simulate([a, b], delays=PROMPT).tracks[0].times
+    assert times == pytest.approx([1.0, 2.0, 3.5, 5.5, 7.5, 9.5], abs=1e-4)
+    whole = simulate([dataclasses.replace(a, is_divisible=False), b], delays=PROMPT)
+    assert whole.tracks[0].times == pytest.approx([1.0, 2.0, 3.0, 5.0, 7.0, 9.0])
+
+
+def test_a_divisible_job_does_the_same_work_however_often_it_is_moved() -> None:
+    rng = np.random.default_rng(5)
+    jobs = synthetic_jobs(rng, poisson_arrivals(rng, 10, 6.0), num_iterations=(20, 40))
+    jobs = [dataclasses.replace(job, is_divisible=True) for job in jobs]
+    moves = simulate(jobs, 8, 1.0, policy=Whimsical(3), noise=0.3, max_s=5000.0)
+    for track, job in zip(moves.tracks, jobs, strict=True):
+        assert (np.diff(track.times) > 0).all()
+        assert len(track.times) == job.num_iterations
+
+
+def test_a_lost_rank_costs_a_divisible_job_the_iteration_under_way() -> None:
+    job = dataclasses.replace(job_of(num_iterations=4), is_divisible=True)
+    result = simulate([job], delays=PROMPT, happenings=[(1.5, ev.RankLost(2))])
+    # Three workers are left: four chunks take two waves.
+    assert result.tracks[0].times == pytest.approx([1.0, 3.5, 5.5, 7.5])
