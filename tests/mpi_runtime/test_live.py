@@ -164,7 +164,7 @@ def test_a_model_is_loaded_without_mpi_and_predicts(any_mpi, live, data_path):
         ({"fail_at_epoch": 3, "bad_chunk": 7}, "chunk 7: RuntimeError: the user's code has a bug"),
         ({"exit_at_epoch": 3}, "sys.exit(3) was called"),
         ({"shape_at_epoch": 3}, "has shape (6,), another chunk's (1,)"),
-        ({"type_at_epoch": 3}, "'mean' has type float32, at first float64"),
+        ({"type_at_epoch": 3}, "'mean' was float64, the update made it float32"),
         ({"noise_at_epoch": 3}, "self-check: statistics 'square' of chunk"),
         ({"bad_evaluation": True}, "evaluate: ZeroDivisionError: no rows of this kind"),
     ],
