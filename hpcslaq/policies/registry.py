@@ -11,6 +11,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, cast
 
 from hpcslaq.core.policy import Policy
+from hpcslaq.policies.elasticflow import ElasticFlowPolicy
 from hpcslaq.policies.fair import FairPolicy
 from hpcslaq.policies.fifo import FifoPolicy
 from hpcslaq.policies.oracle import OracleQualityPolicy, OracleSlaqPolicy
@@ -30,6 +31,7 @@ _CLASSES: dict[str, type] = {
     "las": LasPolicy,
     "srtf": SrtfPolicy,
     "edf": EdfPolicy,
+    "elasticflow": ElasticFlowPolicy,
     "optimus": OptimusPolicy,
     "maxmin": MaxminPolicy,
     "oracle-slaq": OracleSlaqPolicy,

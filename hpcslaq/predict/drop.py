@@ -180,6 +180,13 @@ class DropForecaster:
         table["known"][row] = history.is_known
         table["error"][row] = history.error
 
+    def expected(self, spec: JobSpec) -> tuple[float, Floats] | None:
+        """Iterations of a job that has not arrived, and their seconds on 1, 2, ... workers.
+
+        None: nothing is known before its first report. A simulator may know better.
+        """
+        return None
+
     def predict(self, jobs: tuple[str, ...]) -> Outlook:
         """The columns of these jobs, copied; KeyError where one is not followed."""
         return read_outlook(self._table, jobs)

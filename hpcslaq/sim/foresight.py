@@ -85,6 +85,9 @@ class _ToldStepTimes(DropForecaster):
         #: Mean iterations to the end after 0, 1, 2, ... iterations.
         self._efforts: dict[str, Floats] = {}
 
+    def expected(self, spec: JobSpec) -> tuple[float, Floats] | None:
+        return self._left(spec.name, 0), self._row(spec.name)[1:]
+
     def predict(self, jobs: tuple[str, ...]) -> Outlook:
         outlook = super().predict(jobs)
         rows = [self._row(job) for job in jobs]

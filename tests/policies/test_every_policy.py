@@ -19,7 +19,7 @@ PATIENT = pytest.mark.parametrize(
     ["slaq", "fair", "quality", "las", "optimus", "maxmin", "oracle-slaq", "oracle-quality"],
 )
 #: Policies that leave workers idle rather than slow a job down with them.
-THRIFTY = frozenset({"quality", "oracle-slaq", "oracle-quality"})
+THRIFTY = frozenset({"quality", "oracle-slaq", "oracle-quality", "elasticflow"})
 
 
 @EVERY
