@@ -49,8 +49,7 @@ class PolicyChoice:
     @classmethod
     def parse(cls, text: str) -> PolicyChoice:
         """Read it; raises JobFileError, naming what is wrong and what would be valid."""
-        head, *pairs = text.split(":")
-        name = head.removesuffix(SUFFIX)
+        name, *pairs = text.removesuffix(SUFFIX).split(":")
         if name not in policy_names():
             raise JobFileError(
                 "command line", "--policy", "unknown policy", value=text, valid=policy_names()
@@ -60,7 +59,7 @@ class PolicyChoice:
         for pair in pairs:
             key, _, value = pair.partition("=")
             values.append((key, _value(kinds.get(key, "str"), value)))
-        is_told = head.endswith(SUFFIX) or name.startswith("oracle-")
+        is_told = text.endswith(SUFFIX) or name.startswith("oracle-")
         choice = cls(text, name, tuple(values), is_told)
         try:
             choice.make(())

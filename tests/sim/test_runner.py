@@ -65,6 +65,9 @@ def test_policies_are_named_with_parameters_and_foresight() -> None:
     choice = PolicyChoice.parse("las:quantum_s=36:num_queues=2")
     assert choice.make(()).quantum_s == 36.0
     assert PolicyChoice.parse("srtf+oracle").is_told
+    told = PolicyChoice.parse("elasticflow:reserve_s=60+oracle")
+    assert told.is_told
+    assert told.parameters == (("reserve_s", 60.0),)
     assert PolicyChoice.parse("oracle-quality").is_told
 
 
