@@ -64,6 +64,8 @@ def draw_shares(asked, by_policy) -> None:
             heights = [row[group] for row in rows]
             axes.bar([row["policy"] for row in rows], heights, bottom=bottom, label=group)
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+        axes.set_ylim(0.0, 1.25)
+        axes.set_yticks([0.0, 0.25, 0.5, 0.75, 1.0])
         axes.tick_params(axis="x", rotation=45)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -88,7 +89,7 @@ def test_the_papers_workload_is_the_papers() -> None:
     workload = read_workload(WORKLOADS / "slaq_paper.toml")
     jobs = workload.jobs(3)
     assert (len(jobs), workload.shape.workers, workload.shape.round_s) == (160, 640, 3.0)
-    gaps = [b.spec.arrival_s - a.spec.arrival_s for a, b in zip(jobs, jobs[1:], strict=False)]
+    gaps = [b.spec.arrival_s - a.spec.arrival_s for a, b in itertools.pairwise(jobs)]
     assert all(gap == int(gap) for gap in gaps)
     assert sum(gaps) / len(gaps) == pytest.approx(15.0, rel=0.1)
 
