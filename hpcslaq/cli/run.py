@@ -54,7 +54,7 @@ EXIT_INTERRUPTED = 130
 @click.option(
     "--stop-before",
     default="60s",
-    help="In an allocation: checkpoint and end this long before its end; default: 60s.",
+    help="In an allocation: checkpoint and end this long before its end; default: 60s; 0: do not.",
 )
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @json_option
@@ -163,7 +163,9 @@ def _early_end(stop_before: str) -> Callable[[], str]:
     except ValueError as error:
         raise click.UsageError(f"--stop-before: {error}, got {stop_before!r}") from None
     allocation = find_allocation(os.environ)
-    return (lambda: "") if allocation is None else EndWatch(allocation, before_s)
+    if allocation is None or before_s == 0:
+        return lambda: ""
+    return EndWatch(allocation, before_s)
 
 
 def _start(line: list[str], env: dict[str, str], run: RunDirectory, *, is_quiet: bool) -> int:
