@@ -71,13 +71,13 @@ chunks = 8
 name = "steady"
 model = "{models}:Mean"
 epochs = {epochs}
-options = {{ rate = 0.01, sleep_s = 0.01 }}
+options = {{ rate = 0.01, sleep_s = {sleep_s} }}
 
 [[job]]
 name = "second"
 model = "{models}:Mean"
 epochs = {epochs}
-options = {{ rate = 0.02, sleep_s = 0.01 }}
+options = {{ rate = 0.02, sleep_s = {sleep_s} }}
 
 [[job]]
 name = "newton"
@@ -85,8 +85,13 @@ model = "logistic"
 epochs = 60
 options = {{ solver = "lbfgs", l2 = 1e-2 }}
 """
-#: Passes of the slow jobs, of 10 ms at least: seconds, or time enough to interrupt them.
-EPOCHS = {"brief.toml": 30, "jobs.toml": 300, "medium.toml": 4500, "slow.toml": 10_500}
+#: Passes of the slow jobs, and the least length of one, s: for all the ways to interrupt them.
+PASSES = {
+    "brief.toml": (30, 0.01),
+    "jobs.toml": (300, 0.01),
+    "medium.toml": (450, 0.1),
+    "slow.toml": (1050, 0.1),
+}
 MODELS = ROOT / "tests" / "mpi_runtime" / "programs" / "user_models.py"
 
 
@@ -367,8 +372,9 @@ def cluster(testbed, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     X = rng.normal(size=(400, 6))
     y = (X @ rng.normal(size=6) + rng.normal(size=400) > 0).astype(float)
     np.save(work / "rows.npy", np.column_stack([X, y]))
-    for name, epochs in EPOCHS.items():
-        (work / name).write_text(JOBS.format(models=MODELS, epochs=epochs))
+    for name, (epochs, sleep_s) in PASSES.items():
+        text = JOBS.format(models=MODELS, epochs=epochs, sleep_s=sleep_s)
+        (work / name).write_text(text)
     environ = {**environ, "XDG_CACHE_HOME": str(work / "cache")}
     return Cluster(directory, environ, work)
 
@@ -393,7 +399,8 @@ def undisturbed(cluster: Cluster) -> Callable[[str], dict[str, tuple[str, str]]]
         out = cluster.work / "undisturbed" / jobs
         # The results do not depend on how long a pass takes.
         fast = cluster.work / f"fast-{jobs}"
-        fast.write_text((cluster.work / jobs).read_text().replace("sleep_s = 0.01", "sleep_s = 0"))
+        epochs, _ = PASSES[jobs]
+        fast.write_text(JOBS.format(models=MODELS, epochs=epochs, sleep_s=0))
         done = subprocess.run(
             [mpi.python, "-m", "hpcslaq", "run", fast, "--ranks", "3", "--out", out, "--quiet"],
             env={name: v for name, v in cluster.environ.items() if "SLURM" not in name},
