@@ -211,16 +211,16 @@ start_node() {
 num_usable() { timeout 5 sinfo -h -N -o '%N %t' | sort -u | grep -cE ' (idle|mix|alloc)$' || true; }
 
 wait_for_nodes() {
-    local try
-    for ((try = 0; try < 250; try++)); do
+    local try until=$((SECONDS + 25))
+    for ((try = 0; SECONDS < until; try++)); do
         [ "$(num_usable)" = "$num_nodes" ] && return
         # Down since it crashed, or drained by a failed launch.
         if ((try % 20 == 10)); then
-            scontrol update "nodename=n[1-$num_nodes]" state=resume >/dev/null 2>&1 || true
+            timeout 5 scontrol update "nodename=n[1-$num_nodes]" state=resume >/dev/null 2>&1 || true
         fi
         sleep 0.1
     done
-    sinfo -N -l >&2 || true
+    timeout 5 sinfo -N -l >&2 || true
     cannot "not all nodes are usable after 25 s; see $dir/log"
 }
 

@@ -69,15 +69,15 @@ chunks = 8
 
 [[job]]
 name = "steady"
-model = "{models}:Mean"
+model = "{models}:SlowMean"
 epochs = {epochs}
-options = {{ rate = 0.01, sleep_s = {sleep_s} }}
+options = {{ rate = 0.01 }}
 
 [[job]]
 name = "second"
-model = "{models}:Mean"
+model = "{models}:SlowMean"
 epochs = {epochs}
-options = {{ rate = 0.02, sleep_s = {sleep_s} }}
+options = {{ rate = 0.02 }}
 
 [[job]]
 name = "newton"
@@ -85,14 +85,9 @@ model = "logistic"
 epochs = 60
 options = {{ solver = "lbfgs", l2 = 1e-2 }}
 """
-#: Passes of the slow jobs, and the least length of one, s: for all the ways to interrupt them.
-PASSES = {
-    "brief.toml": (30, 0.01),
-    "jobs.toml": (300, 0.01),
-    "medium.toml": (450, 0.1),
-    "slow.toml": (1050, 0.1),
-}
-MODELS = ROOT / "tests" / "mpi_runtime" / "programs" / "user_models.py"
+#: Passes of the two long jobs: for a look, and for all the ways to interrupt them.
+PASSES = {"brief.toml": 30, "jobs.toml": 600}
+MODELS = Path(__file__).parent / "programs" / "slow_mean.py"
 
 
 @functools.cache
@@ -166,6 +161,17 @@ class Cluster:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return self.run(out, json.loads(done.stdout)["job_id"])
+
+    def submit_slow(self, form: str, out: str, *options: str, **size: int) -> Job:
+        """Submit a run that would take minutes, and wait until its jobs train."""
+        (self.work / "slow").touch()
+        job = self.submit(form, out, *options, **size)
+        job.wait_until_busy()
+        return job
+
+    def hurry(self) -> None:
+        """Let the jobs finish in seconds: the results do not depend on how long a pass takes."""
+        (self.work / "slow").unlink(missing_ok=True)
 
     def run(self, out: str, job_id: str) -> Job:
         """The run in this directory."""
@@ -254,7 +260,7 @@ class Job:
     def wait_end(self, timeout_s: float = 90.0) -> JobInfo:
         return self.wait(lambda info: info.state in FINAL, timeout_s)
 
-    def wait_until_busy(self, num_reports: int = 10, timeout_s: float = 60.0) -> None:
+    def wait_until_busy(self, num_reports: int = 20, timeout_s: float = 60.0) -> None:
         """Wait until the jobs train and something is worth a checkpoint."""
         until = time.monotonic() + timeout_s
         journal, start = self.path / "journal.jsonl", 0
@@ -372,9 +378,8 @@ def cluster(testbed, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     X = rng.normal(size=(400, 6))
     y = (X @ rng.normal(size=6) + rng.normal(size=400) > 0).astype(float)
     np.save(work / "rows.npy", np.column_stack([X, y]))
-    for name, (epochs, sleep_s) in PASSES.items():
-        text = JOBS.format(models=MODELS, epochs=epochs, sleep_s=sleep_s)
-        (work / name).write_text(text)
+    for name, epochs in PASSES.items():
+        (work / name).write_text(JOBS.format(models=MODELS, epochs=epochs))
     environ = {**environ, "XDG_CACHE_HOME": str(work / "cache")}
     return Cluster(directory, environ, work)
 
@@ -383,6 +388,7 @@ def cluster(testbed, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
 def no_jobs_left(cluster: Cluster) -> Iterator[None]:
     """A test that fails leaves nothing running for the next."""
     yield
+    cluster.hurry()
     if cluster.call("squeue", "--noheader").stdout.strip():
         cluster.cancel_all()
 
@@ -397,12 +403,8 @@ def undisturbed(cluster: Cluster) -> Callable[[str], dict[str, tuple[str, str]]]
         if mpi is None:
             pytest.skip("no MPI here (scripts/test.sh sets one up)")
         out = cluster.work / "undisturbed" / jobs
-        # The results do not depend on how long a pass takes.
-        fast = cluster.work / f"fast-{jobs}"
-        epochs, _ = PASSES[jobs]
-        fast.write_text(JOBS.format(models=MODELS, epochs=epochs, sleep_s=0))
         done = subprocess.run(
-            [mpi.python, "-m", "hpcslaq", "run", fast, "--ranks", "3", "--out", out, "--quiet"],
+            [mpi.python, "-m", "hpcslaq", "run", jobs, "--ranks", "3", "--out", out, "--quiet"],
             env={name: v for name, v in cluster.environ.items() if "SLURM" not in name},
             cwd=cluster.work,
             capture_output=True,

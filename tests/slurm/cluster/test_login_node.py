@@ -30,8 +30,7 @@ options = {{ solver = "gd", l2 = 1e-2 }}
 
 def test_a_run_that_is_open_takes_jobs_and_requests_until_it_is_closed(cluster):
     python = cluster.python("mpich-pmi2")
-    job = cluster.submit("mpich-pmi2", "open", "--serve", jobs="slow.toml")
-    job.wait_until_busy()
+    job = cluster.submit_slow("mpich-pmi2", "open", "--serve")
 
     def ask(*arguments):
         done = cluster.hpcslaq(python, *arguments, "--json")
