@@ -484,23 +484,26 @@ class Coordinator:
         """Replace a job's record; keeps `_live`, `_given`, `_too_large` and `_lacking` true."""
         name, state, target = record.spec.name, record.state, record.target
         self.jobs[name] = record
-        is_given = is_too_large = False
-        lacks = 0
-        if state.is_final:
-            self._live.pop(name, None)
+        is_too_large, lacks, is_live = False, 0, True
+        if state is JobState.RUNNING:
+            is_too_large = target < len(record.members) or record.is_cancel_pending
+            lacks = 0 if is_too_large else target - len(record.members)
+        elif state is JobState.WAITING:
+            lacks = target
         else:
+            is_live = not state.is_final
+        if is_live:
             self._live[name] = record
-            is_given = target > 0
-            if state is JobState.RUNNING:
-                is_too_large = target < len(record.members) or record.is_cancel_pending
-                lacks = 0 if is_too_large else target - len(record.members)
-            elif state is JobState.WAITING:
-                lacks = target
-        for is_in, index in ((is_given, self._given), (is_too_large, self._too_large)):
-            if is_in:
-                index[name] = None
-            else:
-                index.pop(name, None)
+        else:
+            self._live.pop(name, None)
+        if is_live and target > 0:
+            self._given[name] = None
+        else:
+            self._given.pop(name, None)
+        if is_too_large:
+            self._too_large[name] = None
+        else:
+            self._too_large.pop(name, None)
         self._num_lacking += lacks - self._lacking.pop(name, 0)
         if lacks:
             self._lacking[name] = lacks
@@ -595,9 +598,10 @@ def _order_under_way(record: JobRecord) -> cmd.Command:
         return cmd.Pause(name, generation, record.members[0])
     if record.state is JobState.STOPPING:
         return cmd.Stop(name, generation, record.members[0])
-    before, after = set(record.members), set(forming)
-    joiners = tuple(rank for rank in forming if rank not in before)
-    leavers = tuple(rank for rank in record.members if rank not in after)
+    members = record.members
+    before, after = set(members), set(forming)
+    joiners = tuple([rank for rank in forming if rank not in before])
+    leavers = tuple([rank for rank in members if rank not in after])
     return cmd.Regroup(name, generation, forming, joiners, leavers)
 
 

@@ -50,10 +50,12 @@ def spread_rest(
     options, seconds : (n, p); counts, weight : (n,). Only a number of workers at which a step
     takes less time is worth anything.
     """
+    left = budget - int(counts.sum())
+    if left <= 0:
+        return counts
     counts = counts.copy()
     rows = np.arange(len(counts))
     now = np.where(options == counts[:, None], seconds, np.inf).min(axis=1)
-    left = budget - int(counts.sum())
     huge = np.iinfo(np.int64).max
     while left > 0:
         is_faster = (seconds < now[:, None] * (1.0 - 1e-9)) & (options > counts[:, None])
