@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -22,6 +23,15 @@ _INCLUDED = (
     "placement: ranks of each job that changes, and its order",
 )
 _NOT_INCLUDED = ("taking in the loss reports, once per report", "sending the orders")
+
+
+def _counted(num_rounds: int) -> Iterator[int]:
+    """The numbers of the rounds, with a progress line on a terminal, drawn in between."""
+    console = terminal(is_error=True)
+    for number in range(num_rounds):
+        if console.is_terminal:
+            console.print(f"round {number + 1} of {num_rounds}", end="\r")
+        yield number
 
 
 @click.group("bench")
@@ -48,16 +58,15 @@ def decision(
         chosen = make_policy(policy)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    with terminal(is_error=True).status("making up a run") as status:
-        run = SyntheticRun(chosen, num_jobs, num_workers, seed=seed)
-        times_s, cpu_s, orders = [], [], []
-        for number in range(num_rounds):
-            status.update(f"round {number + 1} of {num_rounds}")
-            run.advance()
-            begin, cpu_begin = time.perf_counter(), time.process_time()
-            orders.append(run.decide())
-            times_s.append(time.perf_counter() - begin)
-            cpu_s.append(time.process_time() - cpu_begin)
+    times_s, cpu_s, orders = [], [], []
+    run = SyntheticRun(chosen, num_jobs, num_workers, seed=seed)
+    # No thread of its own may draw the bar while a decision is timed.
+    for _ in _counted(num_rounds):
+        run.advance()
+        begin, cpu_begin = time.perf_counter(), time.process_time()
+        orders.append(run.decide())
+        times_s.append(time.perf_counter() - begin)
+        cpu_s.append(time.process_time() - cpu_begin)
     value: dict[str, Any] = {
         "jobs": num_jobs,
         "workers": num_workers,

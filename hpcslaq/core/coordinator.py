@@ -64,6 +64,8 @@ class Coordinator:
         self.jobs: dict[str, JobRecord] = {}
         #: Jobs that have not ended, in order of arrival; the same records as in `jobs`.
         self._live: dict[str, JobRecord] = {}
+        #: Live jobs that are finishing or stopping: they can use no workers, policies see the rest.
+        self._ending: set[str] = set()
         #: Live jobs with a target > 0.
         self._given: dict[str, None] = {}
         #: Worker ranks of the present incarnation; none before the first start.
@@ -151,10 +153,9 @@ class Coordinator:
 
     def view(self, now: float) -> ClusterView:
         """What the policy sees at `now`."""
-        finishing, stopping = JobState.FINISHING, JobState.STOPPING
-        live = tuple(
-            [r for r in self._live.values() if r.state is not finishing and r.state is not stopping]
-        )
+        live = tuple(self._live.values())
+        if self._ending:
+            live = tuple([record for record in live if record.spec.name not in self._ending])
         return ClusterView(now, self.round_s, self.ranks.num_usable, live, self.forecaster)
 
     # -- events ------------------------------------------------------------------------
@@ -481,10 +482,10 @@ class Coordinator:
         return record
 
     def _put(self, record: JobRecord) -> None:
-        """Replace a job's record; keeps `_live`, `_given`, `_too_large` and `_lacking` true."""
+        """Replace a job's record; keeps the indices of jobs by their situation true."""
         name, state, target = record.spec.name, record.state, record.target
         self.jobs[name] = record
-        is_too_large, lacks, is_live = False, 0, True
+        is_too_large, lacks, is_live, is_ending = False, 0, True, False
         if state is JobState.RUNNING:
             is_too_large = target < len(record.members) or record.is_cancel_pending
             lacks = 0 if is_too_large else target - len(record.members)
@@ -492,6 +493,11 @@ class Coordinator:
             lacks = target
         else:
             is_live = not state.is_final
+            is_ending = state is JobState.FINISHING or state is JobState.STOPPING
+        if is_ending:
+            self._ending.add(name)
+        else:
+            self._ending.discard(name)
         if is_live:
             self._live[name] = record
         else:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
-from operator import attrgetter
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]{0,99}")
 
@@ -112,7 +111,9 @@ class JobSpec:
         return min(self.max_workers, self.num_chunks)
 
 
-@dataclass(frozen=True, slots=True)
+# Without slots: a decision for thousands of jobs makes a new record for each job that changes,
+# and copying one dictionary takes a fifth of the time of setting twenty slots.
+@dataclass(frozen=True)
 class JobRecord:
     """How a job fares, as the coordinator knows it. Times are seconds since run start."""
 
@@ -166,24 +167,12 @@ class JobRecord:
         return self.rank_seconds + len(self.members) * (now - self.held_since)
 
 
-_KEYS = tuple(field.name for field in fields(JobRecord))
-_GET_ALL = attrgetter(*_KEYS)
-_SETTERS: dict[str, Callable[[JobRecord, object], None]] = {
-    key: JobRecord.__dict__[key].__set__ for key in _KEYS
-}
-
-
 def changed(record: JobRecord, **changes: object) -> JobRecord:
-    """What `dataclasses.replace` gives, in about half of its time.
-
-    A decision for thousands of jobs replaces a record for each job that changes. It sets the
-    slots of the new record directly; JobRecord checks nothing on construction.
-    """
+    """What `dataclasses.replace` gives, in a fraction of its time; unknown fields are not found."""
     new = object.__new__(JobRecord)
-    for put, value in zip(_SETTERS.values(), _GET_ALL(record), strict=True):
-        put(new, value)
-    for key, value in changes.items():
-        _SETTERS[key](new, value)
+    values = new.__dict__
+    values.update(record.__dict__)
+    values.update(changes)
     return new
 
 

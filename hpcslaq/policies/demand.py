@@ -37,7 +37,7 @@ class Demand:
     held: Counts
     #: Seconds since a job without workers arrived or lost its last one; 0 for the others.
     waited_s: Floats
-    #: Measured seconds that a change of the group costs; NaN where there was none.
+    #: Measured seconds that a change of the group costs; 0 where there was none.
     regroup_s: Floats
 
     @classmethod
@@ -50,10 +50,10 @@ class Demand:
         chunks = np.array([spec.num_chunks for spec in specs], dtype=np.int64)
         # None becomes NaN: as many as it has chunks.
         most = np.array([spec.max_workers for spec in specs], dtype=np.float64)
-        since = np.maximum(
-            np.array([job.submitted_at for job in jobs], dtype=np.float64),
-            np.array([job.changed_at for job in jobs], dtype=np.float64),
-        )
+        waited_s = np.zeros(len(jobs))
+        for index in np.flatnonzero(held == 0).tolist():
+            since = max(jobs[index].submitted_at, jobs[index].changed_at)
+            waited_s[index] = max(view.now - since, 0.0)
         return cls(
             names=tuple([spec.name for spec in specs]),
             jobs=tuple(jobs),
@@ -62,8 +62,8 @@ class Demand:
             limit=np.fmin(most, chunks).astype(np.int64),
             weight=np.array([spec.weight for spec in specs], dtype=np.float64),
             held=held,
-            waited_s=np.where(held == 0, np.maximum(view.now - since, 0.0), 0.0),
-            regroup_s=np.array([job.regroup_s if job.regroups else np.nan for job in jobs]),
+            waited_s=waited_s,
+            regroup_s=np.array([job.regroup_s for job in jobs], dtype=np.float64),
         )
 
     def __len__(self) -> int:

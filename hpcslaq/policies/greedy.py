@@ -27,7 +27,7 @@ def take_best(marginal: Marginal, lower: Counts, upper: Counts, budget: int) -> 
     first to the smaller count, then to the earlier job.
 
     The marginal gains of a block of counts are computed for all jobs; a job whose last one is
-    still above the threshold gets a block twice as long, until none is.
+    not below the threshold gets a block twice as long, until none is.
     """
     counts = lower.copy()
     if budget <= 0 or len(lower) == 0:
@@ -49,7 +49,9 @@ def take_best(marginal: Marginal, lower: Counts, upper: Counts, budget: int) -> 
         edge[growing] = end
         threshold = _threshold(np.concatenate(gains), budget)
         last = gain[np.cumsum(end - start) - 1]
-        growing = growing[(last > threshold) & (end < upper[growing])]
+        # As good as the threshold is good enough: equal gains are sorted out at the end.
+        is_open = (last >= threshold) & (last > 0.0) & (end < upper[growing])
+        growing = growing[is_open]
         block *= 2
     job, level, gain = np.concatenate(jobs), np.concatenate(levels), np.concatenate(gains)
     counts += np.bincount(job[gain > threshold], minlength=len(lower))

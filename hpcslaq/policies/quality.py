@@ -32,6 +32,8 @@ Mask = NDArray[np.bool_]
 #: Relative error from which a prediction is not believed, where it also promises much.
 _BAD_ERROR = 0.75
 _PROMISE = 0.05
+#: Jobs whose gains are computed at once: all that is needed of them fits into the cache.
+_BLOCK = 512
 #: Share of the time to a deadline that is planned with.
 _SLACK = 0.9
 
@@ -190,26 +192,30 @@ def _gains(
     rule: QualityRule,
 ) -> Floats:
     """Weighted, normalised drop per round on each number of workers of `options : (n, p)`."""
-    everyone = np.arange(len(demand))
     hoped = outlook.drops + rule.optimism * outlook.widths
-    cost = np.where(options == demand.held[:, None], 0.0, _regroup_costs(demand, rule)[:, None])
-    best = np.zeros(options.shape)
-    for horizon in rule.horizons:
-        time = np.maximum(horizon * view.round_s - cost, 0.0)
-        iterations = np.minimum(time / seconds, remaining.iterations[:, None])
-        drop = interpolate(hoped, everyone, iterations)
-        np.maximum(best, drop / horizon, out=best)
+    regroup_s = _regroup_costs(demand, rule)
     scale = demand.weight / whole
-    return np.asarray(np.nan_to_num(best * scale[:, None], nan=0.0, posinf=1e300))
+    gains = np.empty(options.shape)
+    for start in range(0, len(demand), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        held = options[rows] == demand.held[rows, None]
+        cost = np.where(held, 0.0, regroup_s[rows, None])
+        which = np.arange(len(cost))
+        best = np.zeros(cost.shape)
+        for horizon in rule.horizons:
+            time = np.maximum(horizon * view.round_s - cost, 0.0)
+            iterations = np.minimum(time / seconds[rows], remaining.iterations[rows, None])
+            drop = interpolate(hoped[rows], which, iterations)
+            np.maximum(best, drop / horizon, out=best)
+        gains[rows] = best * scale[rows, None]
+    return np.asarray(np.nan_to_num(gains, nan=0.0, posinf=1e300))
 
 
 def _regroup_costs(demand: Demand, rule: QualityRule) -> Floats:
     """Seconds that a change of each group costs, (n,): as measured, else the median of the rest."""
-    measured = demand.regroup_s[np.isfinite(demand.regroup_s)]
-    usual = float(np.median(measured)) if len(measured) else 0.0
-    return np.maximum(
-        np.where(np.isfinite(demand.regroup_s), demand.regroup_s, usual), rule.regroup_s
-    )
+    is_measured = demand.regroup_s > 0.0
+    usual = float(np.median(demand.regroup_s[is_measured])) if is_measured.any() else 0.0
+    return np.maximum(np.where(is_measured, demand.regroup_s, usual), rule.regroup_s)
 
 
 def _whole_drop(

@@ -83,9 +83,9 @@ def interpolate(table: Floats, which: Rows, iterations: Floats) -> Floats:
     row = which[:, None] if ahead.ndim == 2 else which
     flat = row * len(KNOTS) + left
     values = table.ravel()
-    low = values[flat]
+    low = values.take(flat)
     flat += 1
-    inner = values[flat]
+    inner = values.take(flat)
     inner -= low
     mantissa *= 2.0
     mantissa -= 1.0

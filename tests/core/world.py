@@ -446,6 +446,8 @@ def check_invariants(c: Coordinator) -> None:
     live = [record for record in c.jobs.values() if not record.state.is_final]
     assert list(c._live.values()) == live
     assert set(c._given) == {record.name for record in live if record.target > 0}
+    ending = (JobState.FINISHING, JobState.STOPPING)
+    assert c._ending == {record.name for record in live if record.state in ending}
     running = [record for record in live if record.state is JobState.RUNNING]
     too_large = {r.name for r in running if r.target < len(r.members) or r.is_cancel_pending}
     assert set(c._too_large) == too_large

@@ -3,7 +3,7 @@
 import heapq
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hpcslaq.policies.greedy import Counts, take_best
@@ -25,6 +25,9 @@ def heap_greedy(gains: list[list[float]], lower: list[int], budget: int) -> list
 
 
 @settings(max_examples=300, deadline=None)
+@example(  # equal gains beyond the first block of one job
+    rows=[[], [], [], [1] * 5, [1] * 5, [1] * 6, [1] * 4], lower=[0] * 6 + [2, 0], budget=19
+)
 @given(
     rows=st.lists(st.lists(st.integers(0, 6), max_size=40), min_size=1, max_size=8),
     lower=st.lists(st.integers(0, 3), min_size=8, max_size=8),
