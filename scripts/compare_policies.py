@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Time to a given share of the loss reduction under several policies, on real ranks.
 
-Runs the jobs of jobs/compare.toml once under each policy per repetition, in an order that
-rotates (A B C, B C A, ...), and compares within each repetition: a machine that others use
-too is not equally fast all the time. Losses do not depend on the allocation, so every run
-of a job has the same first and best loss, and the same share is reached at the same iteration.
+Runs the jobs of jobs/compare.toml once under each policy per repetition and compares within
+each repetition: one after the other in an order that rotates (A B C, B C A, ...), or, with
+--together, all at once. On a machine that others use too, whose speed changes from one minute to
+the next, only runs at the same time have the same speed; they slow each other down evenly,
+as each has the same number of ranks. Losses do not depend on the allocation, so every run of a
+job has the same first and best loss, and a share is reached at the same iteration.
 
 Per run and share: the mean over jobs of the seconds from arrival until the loss has fallen by
 that share of (first - best). In addition the same on the run's own work clock, which a change of
@@ -58,16 +60,19 @@ def main() -> None:
     parser.add_argument("--policies", nargs="+", default=["fair", "slaq", "quality"])
     parser.add_argument("--baseline", default="fair")
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--together", action="store_true", help="all policies at the same time")
     parser.add_argument("--job-file", type=Path, default=JOB_FILE)
     parser.add_argument("--out", type=Path, default=Path("runs/compare"))
     asked = parser.parse_args()
     runs = []
     for repetition in range(asked.repetitions):
         turn = repetition % len(asked.policies)
-        for policy in asked.policies[turn:] + asked.policies[:turn]:
-            folder = asked.out / f"{policy}-{repetition}"
-            if not (folder / "result.json").exists():
-                _launch(asked.job_file, policy, folder)
+        order = asked.policies[turn:] + asked.policies[:turn]
+        folders = {policy: asked.out / f"{policy}-{repetition}" for policy in order}
+        missing = {p: f for p, f in folders.items() if not (f / "result.json").exists()}
+        for some in [missing] if asked.together else [{p: f} for p, f in missing.items()]:
+            _launch(asked.job_file, some)
+        for policy, folder in folders.items():
             runs.append(read_run(folder, policy, repetition))
             times = "  ".join(f"{s:6.2f}" for s in mean_times(runs[-1]).values())
             print(f"{repetition} {policy:8} {times}  end {runs[-1].end_s:5.1f} s", flush=True)
@@ -77,13 +82,21 @@ def main() -> None:
     print("\n" + as_text(table))
 
 
-def _launch(job_file: Path, policy: str, folder: Path) -> None:
-    line = [sys.executable, "-m", "hpcslaq", "run", str(job_file), "--policy", policy, "--quiet"]
-    done = subprocess.run(
-        [*line, "--out", str(folder)], capture_output=True, text=True, timeout=600, check=False
-    )
-    if done.returncode != 0:
-        sys.exit(f"{folder}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+def _launch(job_file: Path, folders: dict[str, Path]) -> None:
+    """Run the jobs under each of these policies, at the same time."""
+    started = {}
+    for policy, folder in folders.items():
+        line = [sys.executable, "-m", "hpcslaq", "run", str(job_file), "--policy", policy]
+        started[policy] = subprocess.Popen(
+            [*line, "--quiet", "--out", str(folder)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    for policy, process in started.items():
+        output, _ = process.communicate(timeout=1200)
+        if process.returncode != 0:
+            sys.exit(f"{folders[policy]}: exit code {process.returncode}\n{output}")
 
 
 def read_run(folder: Path, policy: str, repetition: int) -> Run:
