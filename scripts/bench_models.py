@@ -6,7 +6,9 @@
 In one run, on the same ranks and the same data, passes of hpcslaq's trainer and of a loop that a
 careful user would write with numpy and mpi4py (rows split evenly, one in-place all-reduce a
 pass) follow one another, so that both see the same machine. The least times count: they are
-those that other processes disturbed least. Times are the slowest rank's. scikit-learn runs
+those that other processes disturbed least. Times are the slowest rank's; with --cpu its CPU
+time, which on a busy machine is the only thing to look at (use one worker then: waiting for
+another one is CPU time, too). scikit-learn runs
 alone afterwards, in one process with its default threads; its time is that of a fit over the
 iterations that it made. What the coordinator costs on top is measured by bench_throughput.py.
 """
@@ -253,7 +255,7 @@ HAND: dict[str, Callable[..., Iterator[None]]] = {
 # -- scikit-learn: seconds of a round ----------------------------------------------------------
 
 
-def fit_sklearn(model: str, rows: Any, start: Any) -> float | None:
+def fit_sklearn(model: str, rows: Any, start: Any, is_cpu: bool) -> float | None:
     """Seconds for one iteration (epoch, tree) of scikit-learn's fit; None: it has none."""
     import warnings
 
@@ -291,9 +293,10 @@ def fit_sklearn(model: str, rows: Any, start: Any) -> float | None:
     if model not in fits:
         return None
     estimator, iterations = fits[model]
-    begin = time.perf_counter()
+    clock = time.process_time if is_cpu else time.perf_counter
+    begin = clock()
     estimator.fit(X, y)
-    return (time.perf_counter() - begin) / iterations(estimator)
+    return (clock() - begin) / iterations(estimator)
 
 
 # -- one rank ----------------------------------------------------------------------------------
@@ -373,6 +376,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--only", action="append", choices=list(CASES))
     parser.add_argument("--no-sklearn", action="store_true")
+    parser.add_argument("--cpu", action="store_true", help="CPU time instead of wall time")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rank", nargs=2, metavar=("MODEL", "PATH"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -394,21 +398,22 @@ def main() -> None:
         if not asked.no_sklearn:
             spec = JobSpec(model, model, "data", 8, 1, options=options)
             start = initial_state(spec, build_model(model, options), data).arrays
-            seconds = fit_sklearn(model, data.rows(0, data.num_rows), start)
+            seconds = fit_sklearn(model, data.rows(0, data.num_rows), start, asked.cpu)
             # A round of L-BFGS is several evaluations, of which scikit-learn makes one or more
             # an iteration.
             per_round = passes if model in ("logistic", "linear") else 1
             found["sklearn_s"] = None if seconds is None else seconds * per_round
         results.append(found)
         if not asked.json:
-            print(_line(found), flush=True)
+            print(_line(found, "_cpu_s" if asked.cpu else "_s"), flush=True)
     if asked.json:
         print(json.dumps({"environment": _environment(), "results": results}))
 
 
-def _line(found: dict[str, Any]) -> str:
+def _line(found: dict[str, Any], kind: str) -> str:
     unit = UNITS.get(found["model"], f"{found['passes']} passes")
-    ours, hand, other = found["hpcslaq_s"], found["by_hand_s"], found.get("sklearn_s")
+    ours, hand = found[f"hpcslaq{kind}"], found[f"by_hand{kind}"]
+    other = found.get("sklearn_s")
     compared = "- | -" if other is None else f"{other:.3f} | {other / ours:.2f}"
     return (
         f"| {found['model']}, {found['data']} | {unit} | {ours:.4f} | {hand:.4f} | "
