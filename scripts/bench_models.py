@@ -46,7 +46,7 @@ CASES: dict[str, tuple[str, dict[str, object], int, dict[str, object], int]] = {
     "linear": ("flights", {}, 16, {}, 2),
     "kmeans": ("patches", {"step": 3, "holdout": 0.1}, 8, {"clusters": 64}, 1),
     "gmm": ("patches", {"step": 3, "holdout": 0.1}, 8, {"components": 8}, 1),
-    "mlp": ("mnist", {}, 8, {"hidden": (256,), "batch_size": 256}, 18),
+    "mlp": ("mnist", {}, 4, {"hidden": (256,), "batch_size": 256}, 18),
     "gbt": ("protein", {}, 8, {"depth": 6, "rate": 0.3, "bins": 64}, 6),
 }
 #: What a round of so many passes is called.
