@@ -64,11 +64,18 @@ def write_checkpoint(
     """
     temp = temp_path(path)
     try:
-        # Made first, so that it is private from its first byte on.
-        os.close(os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
-        # No other process opens a temp file, so no lock: some file systems have none.
-        with h5py.File(temp, "w", libver=_LIBVER, locking=False) as file:
-            _write_content(file, arrays, meta, kind)
+        # Built in memory and written by us: HDF5 (2.0) ends the process with a segmentation fault
+        # when it closes a file that it could not write (disk full, quota).
+        with h5py.File(
+            temp.name, "w", driver="core", backing_store=False, libver=_LIBVER
+        ) as content:
+            _write_content(content, arrays, meta, kind)
+            content.flush()
+            image = content.id.get_file_image()
+        # Private from its first byte on.
+        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with open(fd, "wb") as file:
+            file.write(image)
         num_bytes = temp.stat().st_size
         publish(temp, path)
     except _H5_ERRORS as error:

@@ -7,6 +7,8 @@ import math
 import os
 import random
 import resource
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -461,3 +463,36 @@ def test_threads_write_at_once_without_harm(tmp_path: Path) -> None:
         for future in [pool.submit(work, number) for number in range(4)]:
             future.result()
     assert sorted(os.listdir(tmp_path)) == ["0.h5", "1.h5", "2.h5", "3.h5", "shared.h5"]
+
+
+_ON_A_FULL_DISK = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from hpcslaq.errors import CheckpointError
+from hpcslaq.record.checkpoint import write_checkpoint
+path = Path(sys.argv[1])
+arrays = {"a": np.arange(300.0)}
+for limit in (0, 1, 100, 2000, 3000, 4000):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        write_checkpoint(path, arrays, {})
+    except CheckpointError as error:
+        assert "cannot be written: File too large" in str(error), error
+    else:
+        raise AssertionError(limit)
+print("alive")
+"""
+
+
+def test_a_full_disk_costs_the_file_and_not_the_process(tmp_path):
+    # HDF5 itself would end the process with a segmentation fault at some of these sizes.
+    done = subprocess.run(
+        [sys.executable, "-c", _ON_A_FULL_DISK, str(tmp_path / "x.h5")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "alive\n", (done.returncode, done.stderr)
+    assert list(tmp_path.iterdir()) == []
