@@ -177,8 +177,8 @@ class Coordinator:
             raise InvalidTransition(f"{spec.name}: submitted, but there is a job of that name")
         record = JobRecord(spec, JobState.WAITING, submitted_at=now, held_since=now)
         view = self.view(now)
-        if spec.min_workers > view.num_ranks:
-            reason = f"needs {spec.min_workers} workers, the run has {view.num_ranks}"
+        if spec.min_ranks > view.num_ranks:
+            reason = f"needs {spec.min_ranks} workers, the run has {view.num_ranks}"
         else:
             admission = self.policy.admit(spec, view)
             reason = "" if admission.is_accepted else admission.reason or "refused by the policy"
@@ -394,7 +394,7 @@ class Coordinator:
             num = min(record.target - len(record.members), len(idle))
             if record.state is not JobState.WAITING:
                 orders.append(self._order_more(record, Trigger.ORDERED_REGROUP, pool, num))
-            elif num >= record.spec.min_workers:
+            elif num >= record.spec.min_ranks:
                 orders.append(self._order_more(record, Trigger.ORDERED_START, pool, num))
         return orders
 
@@ -452,7 +452,7 @@ class Coordinator:
             return True
         # Jobs that need more ranks than are left have to wait for the next start of the run.
         return self.is_closed and not any(
-            record.spec.min_workers <= usable for record in self._live.values()
+            record.spec.min_ranks <= usable for record in self._live.values()
         )
 
     # -- helpers -----------------------------------------------------------------------

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hpcslaq.core.events import ProgressReported
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.predict.outlook import KNOTS, Outlook
-from hpcslaq.predict.steptime import StepTime
+from hpcslaq.predict.steptime import StepTime, shape_of
 from hpcslaq.predict.table import JobTable
 from hpcslaq.predict.track import FIRST, Track
 
@@ -43,7 +43,7 @@ OUTLOOK_COLUMNS: dict[str, float | tuple[float, ...]] = {
     "error": 1.0,
     "drops": (0.0,) * len(KNOTS),
     "widths": (0.0,) * len(KNOTS),
-    "timing": (0.0, 0.0, 0.0, 1.0),
+    "timing": (0.0, 0.0, 0.0, 1.0, 0.0, 1.0),
 }
 
 
@@ -135,9 +135,9 @@ class DropForecaster:
         """Begin to follow a job; one that is followed already keeps its history."""
         if spec.name not in self._table:
             row = self._table.add(spec.name)
-            self._table["timing"][row, 3] = spec.num_chunks
+            self._table["timing"][row, 3:] = shape_of(spec)
             self._history[spec.name] = LossHistory(spec.target_loss)
-            self._timing[spec.name] = StepTime(spec.num_chunks)
+            self._timing[spec.name] = StepTime(spec)
 
     def add_like(self, spec: JobSpec, job: str) -> None:
         """Begin to follow a job that is expected to go on as `job` does now.
@@ -147,7 +147,7 @@ class DropForecaster:
         self.add(spec)
         self._table.copy_row(job, spec.name)
         row = self._table.row(spec.name)
-        self._table["timing"][row, 3] = spec.num_chunks
+        self._table["timing"][row, 3:] = shape_of(spec)
         self._table["refresh_at"][row] = 0.0
 
     def discard(self, job: str) -> None:
