@@ -14,7 +14,8 @@ from hpcslaq.errors import TrainingError
 from hpcslaq.train.model import Model, Step
 from hpcslaq.train.selfcheck import checker_of
 from hpcslaq.train.state import TrainState, initial_state
-from hpcslaq.train.trainer import Flag, Solo, StopRule, Trainer, chunk_share
+from hpcslaq.train.reducer import Solo
+from hpcslaq.train.trainer import Flag, StopRule, Trainer, chunk_share
 
 
 class Halving(Model):
