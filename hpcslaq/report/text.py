@@ -137,12 +137,21 @@ def result_table(report: Mapping[str, Any]) -> TextTable:
             job["data"],
             str(job["iterations"]),
             job["reason"] or _NONE,
-            job["loss_digest"] or _NONE,
-            job["model_digest"] or _NONE,
+            *_digests(job),
         )
         for job in report["jobs"]
     )
     return TextTable(columns, (False, False, True, False, False, False), rows)
+
+
+def _digests(job: Mapping[str, Any]) -> tuple[str, str]:
+    """Digests of losses and model, or why another run would have others."""
+    if job["loss_digest"] is None:
+        return _NONE, _NONE
+    if job["staleness"]:
+        why = f"none: staleness {job['staleness']}"
+        return why, why
+    return job["loss_digest"], job["model_digest"]
 
 
 def rank_time_table(report: Mapping[str, Any]) -> TextTable:
