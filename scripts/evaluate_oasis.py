@@ -33,7 +33,7 @@ from hpcslaq.policies.oasis.model import Instance, Job
 from hpcslaq.policies.oasis.offline import solve_offline
 from hpcslaq.policies.oasis.online import OasisScheduler
 from hpcslaq.policies.oasis.prices import paper_bounds
-from hpcslaq.policies.oasis.workload import admission_workload
+from hpcslaq.policies.oasis.workload import AdmissionLoad, admission_workload
 
 Row = dict[str, object]
 
@@ -162,9 +162,8 @@ def decision_time(options: argparse.Namespace) -> Iterator[Row]:
     """CPU seconds per admission at T = 300, H = K = 50, R = 4, W up to 1,200."""
     for share in (0.0, 1.0):
         for is_hard in (False, True):
-            oasis, jobs = admission_workload(
-                np.random.default_rng(1), num_jobs=300, allreduce_share=share, is_hard=is_hard
-            )
+            load = AdmissionLoad(allreduce_share=share, is_hard=is_hard)
+            oasis, jobs = admission_workload(np.random.default_rng(1), load)
             seconds = []
             for job in jobs:
                 start = time.process_time()
