@@ -22,12 +22,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
 from hpcslaq.core.jobs import JobRecord, JobState, changed
 from hpcslaq.core.placement import IdleRanks, choose_keepers
-from hpcslaq.core.policy import ClusterView, Forecaster, Policy, check_share, check_total
+from hpcslaq.core.policy import (
+    ROUND_SLACK,
+    Admission,
+    ClusterView,
+    Forecaster,
+    Planner,
+    Policy,
+    check_share,
+    check_total,
+)
 from hpcslaq.core.ranks import RankTable
 from hpcslaq.core.transitions import RankState, Trigger, next_state
 from hpcslaq.errors import InvalidTransition
@@ -58,6 +68,8 @@ class Coordinator:
         if not (math.isfinite(round_s) and round_s > 0):
             raise ValueError(f"round_s: {round_s} is not a finite number > 0")
         self.policy = policy
+        #: The policy, where it is one that plans ahead.
+        self._planner = policy if isinstance(policy, Planner) else None
         #: Length of a round, s.
         self.round_s = round_s
         #: All jobs ever submitted, in order of arrival; a name is never used twice.
@@ -146,6 +158,7 @@ class Coordinator:
                 raise InvalidTransition(f"{type(event).__name__} after the run was shut down")
         orders = self._appliers[type(event)](event, now)
         if isinstance(event, DECISIVE):
+            orders += self._revise(now)
             self._decide(now)
         orders += self._carry_out(is_patient=not isinstance(event, ev.RoundElapsed))
         orders += self._wake_or_end(now)
@@ -156,7 +169,17 @@ class Coordinator:
         live = tuple(self._live.values())
         if self._ending:
             live = tuple([record for record in live if record.spec.name not in self._ending])
-        return ClusterView(now, self.round_s, self.ranks.num_usable, live, self.forecaster)
+        if self._planner is None:
+            return ClusterView(now, self.round_s, self.ranks.num_usable, live, self.forecaster)
+        return ClusterView(
+            now,
+            self.round_s,
+            self.ranks.num_usable,
+            live,
+            self.forecaster,
+            MappingProxyType(self.jobs),
+            self.ranks.usable_by_host(),
+        )
 
     # -- events ------------------------------------------------------------------------
 
@@ -179,15 +202,18 @@ class Coordinator:
         view = self.view(now)
         if spec.min_workers > view.num_ranks:
             reason = f"needs {spec.min_workers} workers, the run has {view.num_ranks}"
+            admission = Admission(False, reason)
         else:
             admission = self.policy.admit(spec, view)
-            reason = "" if admission.is_accepted else admission.reason or "refused by the policy"
-        if reason:
+        orders = self._note(spec.name, admission)
+        record = replace(record, plan=admission.plan)
+        if not admission.is_accepted:
+            reason = admission.reason or "refused by the policy"
             self._put(replace(record, state=JobState.REJECTED, finished_at=now, reason=reason))
-            return [cmd.Reject(spec.name, reason)]
+            return [*orders, cmd.Reject(spec.name, reason)]
         self._put(record)
         self.forecaster.add(spec)
-        return []
+        return orders
 
     def _arrivals_closed(self, event: ev.ArrivalsClosed, now: float) -> list[cmd.Command]:
         self.is_closed = True
@@ -348,6 +374,30 @@ class Coordinator:
 
     # -- deciding and carrying out -----------------------------------------------------
 
+    def _revise(self, now: float) -> list[cmd.Command]:
+        """Ask a policy that plans ahead for the plans that change, and take them over."""
+        if self._planner is None or not self._live or self.is_stopping:
+            return []
+        orders: list[cmd.Command] = []
+        revised = self._planner.revise(self.view(now))
+        for job in revised:
+            self._live_record(job, "planned anew")
+        for job, admission in revised.items():
+            record = changed(self._live[job], plan=admission.plan)
+            orders += self._note(job, admission)
+            if admission.is_accepted:
+                self._put(record)
+                continue
+            state = next_state(job, record.state, Trigger.REFUSED)
+            reason = admission.reason or "refused by the policy"
+            self._put(record)
+            self._end(record, state, now, reason)
+            orders.append(cmd.Reject(job, reason))
+        return orders
+
+    def _note(self, job: str, admission: Admission) -> list[cmd.Command]:
+        return [cmd.Note(job, admission.facts)] if admission.facts else []
+
     def _decide(self, now: float) -> None:
         """Ask the policy and note each job's target."""
         if not self._live:
@@ -441,8 +491,14 @@ class Coordinator:
             return [cmd.Shutdown(EXIT_JOB_FAILED if failed else EXIT_OK)]
         if self._live and not self._is_round_pending and not self.is_stopping:
             self._is_round_pending = True
-            return [cmd.WakeAt(now + self.round_s)]
+            return [cmd.WakeAt(self._next_round(now))]
         return []
+
+    def _next_round(self, now: float) -> float:
+        """When the next round begins: a round from now, or at the next multiple of a round."""
+        if self._planner is None:
+            return now + self.round_s
+        return (math.floor(now / self.round_s + ROUND_SLACK) + 1) * self.round_s
 
     def _is_over(self) -> bool:
         usable = self.ranks.num_usable

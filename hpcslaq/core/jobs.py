@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from hpcslaq.core.utility import UtilityCurve
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]{0,99}")
 
 
@@ -79,6 +81,8 @@ class JobSpec:
     convergence: Convergence = Convergence.SUBLINEAR
     #: Hyperparameters by name: numbers, strings, booleans, None, or lists of these.
     options: Mapping[str, object] = field(default_factory=dict)
+    #: What the job is worth by the time that it takes; None: the policy's default.
+    utility: UtilityCurve | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -149,6 +153,8 @@ class JobRecord:
     regroup_s: float = 0.0
     #: When the number of its workers last changed.
     changed_at: float = 0.0
+    #: What a policy that plans ahead promised the job (`policy.Planner`); only it can read this.
+    plan: object = None
     #: Why the job is in its (final) state, for people.
     reason: str = ""
 

@@ -30,6 +30,7 @@ class Trigger(Enum):
     STOPPED = "job stopped"
     FAILED = "job failed"
     CANCELLED_IDLE = "cancelled without ranks"
+    REFUSED = "refused by the policy"
     LOST_ALL = "lost all ranks"
     RESTARTED = "run restarted"
 
@@ -38,6 +39,7 @@ class Trigger(Enum):
 TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (S.WAITING, Trigger.ORDERED_START): S.STARTING,
     (S.WAITING, Trigger.CANCELLED_IDLE): S.CANCELLED,
+    (S.WAITING, Trigger.REFUSED): S.REJECTED,
     (S.STARTING, Trigger.FORMED): S.RUNNING,
     (S.STARTING, Trigger.FAILED): S.FAILED,
     (S.RUNNING, Trigger.ORDERED_REGROUP): S.REGROUPING,

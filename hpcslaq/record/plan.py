@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.errors import HpcslaqError
-from hpcslaq.record.codec import Codec
+from hpcslaq.record.codec import JOB_CLASSES, Codec
 from hpcslaq.record.rundir import RunDirectory, RunDirectoryError
 
-_CODEC = Codec((JobSpec,))
+_CODEC = Codec(JOB_CLASSES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from hpcslaq.record.plan import RunPlan
 from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.record.summary import BUCKETS, RunSummary
 from hpcslaq.report.history import History
+from hpcslaq.report.oasis import PlanHistory, describe_plans
 
 #: Kinds of rank-time of a job in which it does not train.
 LOST_KINDS = ("regroup", "checkpoint", "control", "load")
@@ -54,6 +55,7 @@ class RunReader:
         self.plan = RunPlan.read(run)
         self.summary = RunSummary(self.plan.policy)
         self.history = History()
+        self.plans = PlanHistory()
         self._tail = JournalTail(run.journal)
         self._versions: dict[str, str] = run.read_run_toml()["versions"]
         #: Seconds that each regroup of a running job took, in order.
@@ -74,6 +76,7 @@ class RunReader:
         return {
             "run": self._describe_run(self.run.read_result()),
             "jobs": [self._describe_job(spec) for spec in self._specs()],
+            "oasis": describe_plans(self.plans, self.summary, self.plan.round_s),
             "events": _counts(self.history, ev),
             "commands": _counts(self.history, cmd),
         }
@@ -86,6 +89,7 @@ class RunReader:
                 self._regroup_seconds.append(item.seconds)
         self.summary.fold(*entry)
         self.history.fold(entry.now, item)
+        self.plans.fold(item)
 
     def _specs(self) -> Iterable[JobSpec]:
         """The jobs as planned, then those that were submitted besides."""
@@ -164,6 +168,8 @@ class RunReader:
 
 def build_report(run: RunDirectory) -> dict[str, Any]:
     """What happened in a run: `run`, `jobs` (in the order of the plan), `events`, `commands`.
+
+    `oasis` is None, or what a policy that plans ahead promised and what came of it.
 
     Times are in seconds (since run start where they end in `_at`). Raises NotFoundError,
     RunDirectoryError or JournalError where the directory cannot be read.

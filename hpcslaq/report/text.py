@@ -78,6 +78,8 @@ def facts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ticks = f"{seconds(run['tick_p50_s'])} (p50), {seconds(run['tick_p99_s'])} (p99)"
         found.append(("coordinator's tick", ticks))
         found.append(("job communicators", _communicators(run)))
+    if report["oasis"] is not None:
+        found += _plan_facts(report["oasis"])
     if run["starts"] > 1:
         found.append(("starts", str(run["starts"])))
     if run["stop_reason"]:
@@ -143,6 +145,49 @@ def result_table(report: Mapping[str, Any]) -> TextTable:
         for job in report["jobs"]
     )
     return TextTable(columns, (False, False, True, False, False, False), rows)
+
+
+def plan_table(report: Mapping[str, Any]) -> TextTable:
+    """A row for each job that was offered a schedule: promised and actual end, utility."""
+    columns = (
+        *("job", "decision", "arrived", "decided", "promised", "ended", "late", "replanned"),
+        *("peak", "planned utility", "utility"),
+    )
+    rows = tuple(
+        (
+            job["name"],
+            job["standing"],
+            *(
+                _NONE if job[key] is None else str(job[key])
+                for key in (
+                    "arrival_slot",
+                    "decided_slot",
+                    "promised_slot",
+                    "end_slot",
+                    "late_slots",
+                    "revisions",
+                )
+            ),
+            f"{job['peak']:.4g}",
+            number(job["planned_utility"]),
+            number(job["utility"]),
+        )
+        for job in report["oasis"]["jobs"]
+    )
+    return TextTable(columns, (False, False, *([True] * 9)), rows)
+
+
+def _plan_facts(oasis: Mapping[str, Any]) -> list[tuple[str, str]]:
+    bound, ratio = oasis["bound"], oasis["certified_ratio"]
+    utility = f"{number(oasis['utility'])} earned, {number(oasis['planned_utility'])} planned"
+    if bound is not None:
+        utility += f"; no schedule earns more than {number(bound)}"
+    promised = "-" if oasis["promised_ratio"] is None else f"{oasis['promised_ratio']:.2f}"
+    certified = _NONE if ratio is None else f"{ratio:.3f}"
+    return [
+        ("utility", utility),
+        ("certified ratio", f"{certified} (2 alpha = {promised})"),
+    ]
 
 
 def rank_time_table(report: Mapping[str, Any]) -> TextTable:
