@@ -48,7 +48,7 @@ class UtilityCurve:
             is_used = kind in _USERS[key]
             if is_given != is_used:
                 what = "is missing" if is_used else "is not used"
-                raise ValueError(f"{key}: {what} by a {kind.value} utility")
+                raise ValueError(f"{key}: {what} ({kind.value} utility)")
         if not (math.isfinite(self.peak) and self.peak > 0):
             raise ValueError(f"peak: {self.peak} is not a finite number > 0")
         for key in ("target_s", "steepness", "every_s"):

@@ -34,6 +34,7 @@ from hpcslaq.policies.oasis.present import (
     Tax,
     plan_of,
     slot_of,
+    utility_of,
 )
 from hpcslaq.policies.oasis.prices import Ledger, PriceBounds, density_bounds
 from hpcslaq.policies.oasis.schedule import best_schedule
@@ -61,7 +62,7 @@ class OasisPolicy:
     """
 
     horizon: int = 200
-    log_ratio: float = 2.0
+    log_ratio: float = 1.5
     quantile: float = 0.8
     window: int = 100
     margin: float = 0.1
@@ -174,7 +175,7 @@ class _Desk:
             record.name: plan_of(record, view.round_s) for record in self._records.values()
         }
         offered = [
-            record.plan.job
+            _whole(record.plan.job, record.plan.share)
             for record in view.history.values()
             if isinstance(record.plan, JobPlan) and record.plan.job is not None
         ]
@@ -191,7 +192,7 @@ class _Desk:
                 if record.state is JobState.WAITING:
                     self._change(record.name, Admission(False, _PRICE_REASON, plan))
             case Standing.ACCEPTED:
-                if effort is not None and plan.revised < self._present.slot:
+                if effort is not None and self._is_due(plan):
                     self._keep_up(record, plan, effort)
             case Standing.OPEN | Standing.WAITING:
                 if effort is not None and plan.revised < self._present.slot:
@@ -203,7 +204,8 @@ class _Desk:
         job = present.model(spec, plan.arrival, effort, self._tax)
         if job is None:
             return self._refuse(spec, plan, None, None, "no slot gets it on: rounds are too short")
-        ledger = self._ledger(without=spec.name, also=job)
+        plan = replace(plan, share=effort.share)
+        ledger = self._ledger(without=spec.name, also=_whole(job, effort.share))
         schedule = best_schedule(job, ledger, start=present.first)
         if schedule is None:
             waits = policy.retry and self._is_worth_waiting(job)
@@ -217,15 +219,16 @@ class _Desk:
         """Offer every accepted job a better schedule for the rest of its work."""
         for name, plan in list(self._plans.items()):
             effort = self._present.efforts.get(name)
-            is_due = plan.revised < self._present.slot
-            if plan.standing is not Standing.ACCEPTED or effort is None or not is_due:
+            if plan.standing is not Standing.ACCEPTED or effort is None:
+                continue
+            if not self._is_due(plan):
                 continue
             if not plan.slots or self._records[name].is_cancel_pending:
                 continue
             job = self._present.model(self._records[name].spec, plan.arrival, effort, self._tax)
             if job is None:
                 continue
-            ledger = self._ledger(without=name, also=job)
+            ledger = self._ledger(without=name, also=_whole(job, effort.share))
             ahead = [
                 replace(slot, slot=slot.slot - self._present.slot)
                 for slot in plan.slots
@@ -233,14 +236,20 @@ class _Desk:
             ]
             if not ahead:
                 continue
-            before = job.utility_at(ahead[-1].slot) - ledger.cost(job, ahead)
+            worth = job.utility_at(ahead[-1].slot)
+            before = worth - ledger.cost(job, ahead)
             schedule = best_schedule(job, ledger, start=self._present.first)
             if schedule is None:
                 continue
             extra = max(0, _num_changes(schedule.slots) - _num_changes(ahead))
             least = before + self._policy._penalty * extra + 1e-6 * max(1.0, abs(before))
-            if schedule.payoff > least:
+            # A cheaper plan that ends later would break a promise for a price nobody pays.
+            if schedule.payoff > least and schedule.utility > worth:
                 self._adopt(name, plan, job, schedule, ledger, "improved")
+
+    def _is_due(self, plan: JobPlan) -> bool:
+        """Plans are revised when a slot begins: what is done in it is not known later."""
+        return plan.revised < self._present.slot and not self._present.first
 
     # -- one job -----------------------------------------------------------------------
 
@@ -249,8 +258,6 @@ class _Desk:
         present = self._present
         ahead = [slot for slot in plan.slots if slot.slot >= present.slot]
         capacity = effort.capacity(ahead, self._tax.usable_s(present.slot_s))
-        if present.first and ahead and ahead[0].slot == present.slot:
-            capacity[0] = 0.0  # nearly over: what was done in it is in the reports
         total = float(capacity.sum())
         if total < effort.iterations:
             self._catch_up(record, plan, effort)
@@ -270,7 +277,7 @@ class _Desk:
         job = self._present.model(record.spec, plan.arrival, effort, self._tax)
         if job is None:
             return
-        ledger = self._ledger(without=record.name, also=job)
+        ledger = self._ledger(without=record.name, also=_whole(job, effort.share))
         schedule = best_schedule(job, ledger, start=self._present.first)
         if schedule is None:
             horizon_s = self._present.slot_s * (ledger.horizon + 1)
@@ -285,12 +292,10 @@ class _Desk:
     ) -> None:
         """Take over a new schedule of an accepted job."""
         schedule = replace(schedule, utility=job.utility_at(schedule.completion))
+        effort = self._present.efforts.get(name)
+        plan = plan if effort is None else replace(plan, share=effort.share)
         new = self._reserved(plan, job, schedule, ledger)
         present = self._present
-        if present.first:
-            # What is reserved in the present slot stays.
-            kept = tuple(slot for slot in plan.slots if slot.slot == present.slot)
-            new = replace(new, slots=kept + new.slots)
         facts = accepted_facts(what, present.slot, new, schedule, ledger)
         self._change(name, Admission(True, plan=new, facts=facts))
 
@@ -305,6 +310,7 @@ class _Desk:
             plan.promised,
             self._present.slot,
             self._tax.slack(self._present.slot_s),
+            plan.share,
         )
 
     def _refuse(
@@ -361,6 +367,13 @@ class _Desk:
 _PRICE_REASON = "it is worth less than the ranks that it needs cost at present"
 
 
+def _whole(job: Job, share: float) -> Job:
+    """A job whose value per worker-slot is that of the whole job, of which this part is left."""
+    if not isinstance(job.utility, SlotUtility):
+        return job
+    return replace(job, utility=replace(job.utility, share=share))
+
+
 def _age(job: Job) -> int:
     return job.utility.age if isinstance(job.utility, SlotUtility) else 0
 
@@ -374,36 +387,60 @@ def _num_changes(slots: tuple[SlotPlan, ...] | list[SlotPlan]) -> int:
 
 
 def _lend(view: ClusterView, present: Present) -> Allocation:
-    """Reservations of the present slot first, then everyone's share of what is idle.
+    """Reservations of the present slot first, then what is idle is lent, in this order.
 
-    In this order jobs get their fewest ranks: those that reserved some, those to be
-    profiled, accepted jobs that pause in this slot by the nearest end, the retry queue. What
-    is left is shared evenly by weight among those that run.
+    Jobs that reserved ranks get them; those to be profiled their fewest. Accepted jobs then get
+    all that they can use, by what an end in this slot instead of the planned one would earn
+    per unit of work. What is left is shared evenly: by the jobs to be profiled, then by the
+    retry queue.
     """
     demand = present.demand
     if not len(demand):
         return {}
     plans = [plan_of(job, view.round_s) for job in demand.jobs]
-    reserved = np.array([plan.reserved(present.slot) for plan in plans], dtype=np.int64)
-    wanted = np.where(reserved > 0, np.clip(reserved, demand.least, demand.limit), demand.least)
-    ends = [plan.slots[-1].slot if plan.slots else present.slot for plan in plans]
-    classes = [
-        0 if reserved[index] else _CLASSES[plan.standing] for index, plan in enumerate(plans)
-    ]
-    order = sorted(range(len(plans)), key=lambda i: (classes[i], ends[i], i))
-    floor = np.zeros(len(plans), dtype=np.int64)
+    reserved = [plan.reserved(present.slot) for plan in plans]
+    by_standing = {
+        standing: [index for index, plan in enumerate(plans) if plan.standing is standing]
+        for standing in Standing
+    }
+    accepted = by_standing[Standing.ACCEPTED]
+    counts = np.zeros(len(plans), dtype=np.int64)
     left = view.num_ranks
-    for index in order:
-        if plans[index].standing is Standing.REFUSED:
-            continue
-        count = int(wanted[index])
-        if count > left:
-            count = int(demand.least[index])
-        if count <= left:
-            floor[index] = count
-            left -= count
-    upper = np.where(floor > 0, demand.limit, 0)
-    return demand.allocation(share_evenly(floor, upper, demand.weight, view.num_ranks))
+
+    def give(index: int, wanted: int) -> None:
+        """Raise a job to as many as there are, if that is enough for it."""
+        nonlocal left
+        count = int(min(np.clip(wanted, demand.least[index], demand.limit[index]), left))
+        count = min(count, int(counts[index]) + left)
+        if count > counts[index] and count >= demand.least[index]:
+            left -= count - int(counts[index])
+            counts[index] = count
+
+    for index in accepted:
+        if reserved[index]:
+            give(index, reserved[index])
+    for index in by_standing[Standing.OPEN]:
+        give(index, 1)
+    gains = {index: _gain(demand.specs[index], plans[index], present) for index in accepted}
+    for index in sorted(accepted, key=lambda i: (-gains[i], i)):
+        give(index, int(counts[index]) + left)
+    for standing in (Standing.OPEN, Standing.WAITING):
+        for index in by_standing[standing]:
+            give(index, 1)
+        upper = counts.copy()
+        running = [index for index in by_standing[standing] if counts[index]]
+        upper[running] = demand.limit[running]
+        counts = share_evenly(counts, upper, demand.weight, int(counts.sum()) + left)
+        left = view.num_ranks - int(counts.sum())
+    return demand.allocation(counts)
 
 
-_CLASSES = {Standing.OPEN: 1, Standing.ACCEPTED: 2, Standing.WAITING: 3, Standing.REFUSED: 4}
+def _gain(spec: JobSpec, plan: JobPlan, present: Present) -> float:
+    """Utility per rank-second that an accepted job gains by ending in this slot."""
+    effort = present.efforts.get(spec.name)
+    if effort is None or not plan.slots:
+        return 0.0
+    curve = utility_of(spec)
+    now, end = present.slot - plan.arrival, plan.slots[-1].slot - plan.arrival
+    sooner = curve.at(now * present.slot_s) - curve.at(max(now, end) * present.slot_s)
+    return sooner / (effort.iterations * float(effort.seconds[0]))

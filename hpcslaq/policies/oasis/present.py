@@ -56,6 +56,8 @@ class JobPlan:
     revised: int = -1
     #: `Tax.slack` of `job`.
     slack: float = 1.0
+    #: Part of the whole job that `job` is: what was done before the decision is not in it.
+    share: float = 1.0
 
     def reserved(self, slot: int) -> int:
         """Ranks reserved in a slot."""
@@ -70,6 +72,8 @@ class SlotUtility:
     slot_s: float
     #: Slots since the submission.
     age: int = 0
+    #: Factor on the value; < 1 for the part of a job that is left, where densities are compared.
+    share: float = 1.0
 
     @property
     def target(self) -> float | None:
@@ -80,7 +84,8 @@ class SlotUtility:
     def values(self, delays: FloatArray) -> FloatArray:
         """The utility of ending so many slots from now."""
         after = (np.asarray(delays, dtype=np.float64) + self.age) * self.slot_s
-        return np.array([self.curve.at(s) for s in after.ravel().tolist()]).reshape(after.shape)
+        values = [self.share * self.curve.at(s) for s in after.ravel().tolist()]
+        return np.array(values).reshape(after.shape)
 
 
 def utility_of(spec: JobSpec) -> UtilityCurve:
@@ -103,6 +108,8 @@ class Effort:
 
     iterations: float
     seconds: FloatArray
+    #: Part of the whole job that this is.
+    share: float = 1.0
 
     def capacity(self, plans: Iterable[SlotPlan], usable_s: float) -> FloatArray:
         """Iterations that each of these slots has room for."""
@@ -228,7 +235,9 @@ def _efforts(demand: Demand, forecaster: DropForecaster) -> dict[str, Effort]:
         if outlook.is_timed[index] and math.isfinite(remaining[index]):
             counts = np.arange(1.0, demand.limit[index] + 1.0)
             seconds = outlook.seconds(np.array([index]), counts[None, :])[0]
-            efforts[spec.name] = Effort(max(float(remaining[index]), 1.0), seconds)
+            left = max(float(remaining[index]), 1.0)
+            share = left / (left + demand.jobs[index].iterations)
+            efforts[spec.name] = Effort(left, seconds, share)
             continue
         known = forecaster.expected(spec)
         if known is not None:
