@@ -114,7 +114,7 @@ class Rank0:
             self._feed(ev.StopRequested(reason))
             num_events += 1
         num_events += self._take_requests()
-        while num_events < _MESSAGES_PER_TICK:
+        for _ in range(_MESSAGES_PER_TICK):
             message = self._channel.poll(TAG_EVENT)
             if message is None:
                 break
@@ -179,7 +179,9 @@ class Rank0:
 
     def _job(self, name: str) -> tuple[JobSpec, str]:
         spec = self._coordinator.jobs[name].spec
-        return spec, self._desk.data_path(name) or self._data_paths[spec.data]
+        path = self._desk.data_path(name) or self._data_paths.get(spec.data)
+        # Without its data a job fails where it is started, and the others go on.
+        return spec, path or f"(lost with the request by which {name} came)"
 
     def _at(self, due: float, event: ev.Event) -> None:
         heapq.heappush(self._timers, (due, next(self._numbers), event))
