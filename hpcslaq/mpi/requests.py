@@ -98,19 +98,38 @@ class RequestDesk:
         if not is_early:
             self._look_at = time.monotonic() + LOOK_EVERY_S
             self._give_sign()
+        waiting = self._waiting(until)
+        following = next(waiting, None)
+        while following is not None:
+            name, request = following
+            event = self._checked(name, request, now)
+            following = next(waiting, None)
+            if isinstance(event, ev.JobSubmitted) and self._also_submits(following, event.spec):
+                event = replace(event, is_followed=True)
+            if event is not None:
+                yield name, event
+
+    def _waiting(self, until: float) -> Iterator[tuple[str, Request]]:
+        """Requests, one file read at a time, until there are none or it is late (monotonic)."""
         while True:
-            # One at a time: the next call goes on with the next.
             try:
-                requests = self._inbox.poll(1, self._stuck)
+                yield from self._inbox.poll(1, self._stuck)
             except OSError as error:
                 log.warning("the inbox cannot be read: %s", error)
                 return
-            for name, request in requests:
-                event = self._checked(name, request, now)
-                if event is not None:
-                    yield name, event
             if not self._inbox.has_more or time.monotonic() > until:
                 return
+
+    def _also_submits(self, following: tuple[str, Request] | None, before: JobSpec) -> bool:
+        """Whether the next request will surely become a submission, too."""
+        if following is None or not isinstance(following[1], SubmitRequest):
+            return False
+        request = following[1]
+        try:
+            event = self._submitted(request.spec, request.data_path, 0.0)
+        except RequestError:
+            return False
+        return event is not None and request.spec.name != before.name
 
     def _give_sign(self) -> None:
         """Touch the journal of a run that may have nothing to say for hours."""

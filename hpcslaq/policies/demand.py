@@ -50,10 +50,10 @@ class Demand:
         chunks = np.array([spec.num_chunks for spec in specs], dtype=np.int64)
         # None becomes NaN: as many as it has chunks.
         most = np.array([spec.max_workers for spec in specs], dtype=np.float64)
-        waited_s = np.zeros(len(jobs))
-        for index in np.flatnonzero(held == 0).tolist():
-            since = max(jobs[index].submitted_at, jobs[index].changed_at)
-            waited_s[index] = max(view.now - since, 0.0)
+        submitted = np.array([job.submitted_at for job in jobs], dtype=np.float64)
+        changed = np.array([job.changed_at for job in jobs], dtype=np.float64)
+        waited_s = np.maximum(view.now - np.maximum(submitted, changed), 0.0)
+        waited_s[held != 0] = 0.0
         return cls(
             names=tuple([spec.name for spec in specs]),
             jobs=tuple(jobs),
