@@ -145,7 +145,7 @@ class Coordinator:
             if self.is_shut_down:
                 raise InvalidTransition(f"{type(event).__name__} after the run was shut down")
         orders = self._appliers[type(event)](event, now)
-        if isinstance(event, DECISIVE):
+        if isinstance(event, DECISIVE) and not _is_followed(event):
             self._decide(now)
         orders += self._carry_out(is_patient=not isinstance(event, ev.RoundElapsed))
         orders += self._wake_or_end(now)
@@ -593,6 +593,11 @@ class Coordinator:
         orders = self._dismiss_joiners(record)
         self._wait_again(self._dissolved(record, now), state, now)
         return orders
+
+
+def _is_followed(event: ev.Event) -> bool:
+    """Whether the next event is a submission too, after which the policy decides for both."""
+    return isinstance(event, ev.JobSubmitted) and event.is_followed
 
 
 def _order_under_way(record: JobRecord) -> cmd.Command:

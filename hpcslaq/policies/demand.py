@@ -55,10 +55,10 @@ class Demand:
         serving = [i for i, spec in enumerate(specs) if spec.sync is Sync.PS]
         for index in serving:
             least[index], limit[index] = specs[index].min_ranks, specs[index].rank_limit
-        waited_s = np.zeros(len(jobs))
-        for index in np.flatnonzero(held == 0).tolist():
-            since = max(jobs[index].submitted_at, jobs[index].changed_at)
-            waited_s[index] = max(view.now - since, 0.0)
+        submitted = np.array([job.submitted_at for job in jobs], dtype=np.float64)
+        changed = np.array([job.changed_at for job in jobs], dtype=np.float64)
+        waited_s = np.maximum(view.now - np.maximum(submitted, changed), 0.0)
+        waited_s[held != 0] = 0.0
         return cls(
             names=tuple([spec.name for spec in specs]),
             jobs=tuple(jobs),
