@@ -194,7 +194,7 @@ def _check_job_file(options: BatchOptions) -> None:
     check_sources(path, job_file)
     workers = options.nodes * options.ntasks_per_node
     for spec in job_file.jobs:
-        if spec.min_workers > workers:
+        if spec.min_ranks > workers:
             raise JobFileError(
                 str(path),
                 f'job "{spec.name}".min_workers',

@@ -157,7 +157,7 @@ class Coordinator:
             if self.is_shut_down:
                 raise InvalidTransition(f"{type(event).__name__} after the run was shut down")
         orders = self._appliers[type(event)](event, now)
-        if isinstance(event, DECISIVE):
+        if isinstance(event, DECISIVE) and not _is_followed(event):
             orders += self._revise(now)
             self._decide(now)
         orders += self._carry_out(is_patient=not isinstance(event, ev.RoundElapsed))
@@ -200,8 +200,8 @@ class Coordinator:
             raise InvalidTransition(f"{spec.name}: submitted, but there is a job of that name")
         record = JobRecord(spec, JobState.WAITING, submitted_at=now, held_since=now)
         view = self.view(now)
-        if spec.min_workers > view.num_ranks:
-            reason = f"needs {spec.min_workers} workers, the run has {view.num_ranks}"
+        if spec.min_ranks > view.num_ranks:
+            reason = f"needs {spec.min_ranks} workers, the run has {view.num_ranks}"
             admission = Admission(False, reason)
         else:
             admission = self.policy.admit(spec, view)
@@ -444,7 +444,7 @@ class Coordinator:
             num = min(record.target - len(record.members), len(idle))
             if record.state is not JobState.WAITING:
                 orders.append(self._order_more(record, Trigger.ORDERED_REGROUP, pool, num))
-            elif num >= record.spec.min_workers:
+            elif num >= record.spec.min_ranks:
                 orders.append(self._order_more(record, Trigger.ORDERED_START, pool, num))
         return orders
 
@@ -508,7 +508,7 @@ class Coordinator:
             return True
         # Jobs that need more ranks than are left have to wait for the next start of the run.
         return self.is_closed and not any(
-            record.spec.min_workers <= usable for record in self._live.values()
+            record.spec.min_ranks <= usable for record in self._live.values()
         )
 
     # -- helpers -----------------------------------------------------------------------
@@ -649,6 +649,11 @@ class Coordinator:
         orders = self._dismiss_joiners(record)
         self._wait_again(self._dissolved(record, now), state, now)
         return orders
+
+
+def _is_followed(event: ev.Event) -> bool:
+    """Whether the next event is a submission too, after which the policy decides for both."""
+    return isinstance(event, ev.JobSubmitted) and event.is_followed
 
 
 def _order_under_way(record: JobRecord) -> cmd.Command:

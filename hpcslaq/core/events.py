@@ -33,6 +33,9 @@ class JobSubmitted:
     """A job arrived."""
 
     spec: JobSpec
+    #: Another submission follows at once: the policy decides after the last of them, so that a
+    #: thousand jobs that come together cost one decision and not a thousand.
+    is_followed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from hpcslaq.core.events import ProgressReported
 from hpcslaq.core.jobs import JobRecord, JobSpec
 from hpcslaq.errors import PolicyError
 
-#: Workers by job name; a job that is not named gets none.
+#: Worker ranks by job name; a job that is not named gets none. Some of the ranks of a job with
+#: parameter servers serve (`JobSpec.workers_among`).
 Allocation = Mapping[str, int]
 
 #: Part of a round by which an instant may lie before it and still counts as in it (rounding).
@@ -97,7 +98,7 @@ class Policy(Protocol):
         """Judge an arriving job; `view` does not hold it yet."""
 
     def allocate(self, view: ClusterView) -> Allocation:
-        """Workers for each job of the view: 0, or min_workers to worker_limit of the job.
+        """Ranks for each job of the view: 0, or min_ranks to rank_limit of the job.
 
         The sum is at most `view.num_ranks`. The same view gives the same answer.
         """
@@ -134,10 +135,12 @@ def check_share(job: str, count: int, spec: JobSpec | None) -> None:
         raise PolicyError(f"{job}: given {count}, which is not a whole number of workers")
     if count < 0:
         raise PolicyError(f"{job}: given {count} < 0 workers")
-    if 0 < count < spec.min_workers:
-        raise PolicyError(f"{job}: given {count} < min_workers = {spec.min_workers}")
-    if count > spec.worker_limit:
-        raise PolicyError(f"{job}: given {count} > its limit of {spec.worker_limit} workers")
+    if 0 < count < spec.min_ranks:
+        servers = spec.min_ranks - spec.min_workers
+        more = f" and {servers} servers" if servers else ""
+        raise PolicyError(f"{job}: given {count} < min_workers = {spec.min_workers}{more}")
+    if count > spec.rank_limit:
+        raise PolicyError(f"{job}: given {count} > its limit of {spec.rank_limit} workers")
 
 
 def check_total(allocation: Allocation, num_ranks: int) -> None:

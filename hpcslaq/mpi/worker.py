@@ -325,6 +325,7 @@ class Worker:
             if leader is not None:
                 leave, stop = leader.poll(trainer.is_before_boundary)
                 flags = {Flag.LEAVE: float(leave), Flag.STOP: float(stop)}
+                flags[Flag.CHECKPOINT] = float(leader.is_checkpoint_due())
             report = trainer.step(flags)
             if report.is_diverged:
                 self._repair(seat, group, trainer)
@@ -352,7 +353,9 @@ class Worker:
             is_due=report.is_final,
         )
         leader.send_results()
-        if report.is_epoch_end and not report.is_final and leader.is_checkpoint_due():
+        # The flag, not the clock: where there are parameter servers they sent their slices then.
+        is_due = Flag.CHECKPOINT in report.flags
+        if report.is_epoch_end and not report.is_final and is_due:
             leader.checkpoint(_snapshot(seat, state))
 
     def _repair(self, seat: Seat, group: JobGroup, trainer: Trainer) -> None:

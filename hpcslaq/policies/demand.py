@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcslaq.core.jobs import JobRecord, JobSpec, JobState
+from hpcslaq.core.jobs import JobRecord, JobSpec, JobState, Sync
 from hpcslaq.core.policy import Admission, Allocation, ClusterView
 
 Floats = NDArray[np.float64]
@@ -29,7 +29,7 @@ class Demand:
     names: tuple[str, ...]
     jobs: tuple[JobRecord, ...]
     specs: tuple[JobSpec, ...]
-    #: Fewest and most workers of a running job.
+    #: Fewest and most ranks of a running job.
     least: Counts
     limit: Counts
     weight: Floats
@@ -50,16 +50,21 @@ class Demand:
         chunks = np.array([spec.num_chunks for spec in specs], dtype=np.int64)
         # None becomes NaN: as many as it has chunks.
         most = np.array([spec.max_workers for spec in specs], dtype=np.float64)
-        waited_s = np.zeros(len(jobs))
-        for index in np.flatnonzero(held == 0).tolist():
-            since = max(jobs[index].submitted_at, jobs[index].changed_at)
-            waited_s[index] = max(view.now - since, 0.0)
+        least = np.array([spec.min_workers for spec in specs], dtype=np.int64)
+        limit = np.fmin(most, chunks).astype(np.int64)
+        serving = [i for i, spec in enumerate(specs) if spec.sync is Sync.PS]
+        for index in serving:
+            least[index], limit[index] = specs[index].min_ranks, specs[index].rank_limit
+        submitted = np.array([job.submitted_at for job in jobs], dtype=np.float64)
+        changed = np.array([job.changed_at for job in jobs], dtype=np.float64)
+        waited_s = np.maximum(view.now - np.maximum(submitted, changed), 0.0)
+        waited_s[held != 0] = 0.0
         return cls(
             names=tuple([spec.name for spec in specs]),
             jobs=tuple(jobs),
             specs=tuple(specs),
-            least=np.array([spec.min_workers for spec in specs], dtype=np.int64),
-            limit=np.fmin(most, chunks).astype(np.int64),
+            least=least,
+            limit=limit,
             weight=np.array([spec.weight for spec in specs], dtype=np.float64),
             held=held,
             waited_s=waited_s,

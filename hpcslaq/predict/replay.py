@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hpcslaq.core.jobs import Convergence
 from hpcslaq.errors import DataError
 from hpcslaq.predict.curves import MIN_POINTS
-from hpcslaq.predict.drop import LossHistory
+from hpcslaq.predict.history import LossHistory
 from hpcslaq.predict.slaq import predict_curve
 
 Floats = NDArray[np.float64]
@@ -115,12 +115,13 @@ def replay_losses(
 
 def _follow_drops(loss: Floats, ahead: Floats, target: float | None) -> tuple[Floats, Floats]:
     """Signed drops and half-widths, (N, horizons), row k - 1 after k losses."""
-    history = LossHistory(target)
+    history = LossHistory(ahead, target)
     drops, widths = np.zeros((len(loss), len(ahead))), np.zeros((len(loss), len(ahead)))
     for index, value in enumerate(loss.tolist()):
         history.observe((value,))
         if index + 1 >= START:
-            drops[index], widths[index] = history.drops(ahead)
+            found = history.answer()
+            drops[index], widths[index] = found.drops[0], found.widths[0]
     return drops, widths
 
 

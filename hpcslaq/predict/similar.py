@@ -1,8 +1,8 @@
 """A forecaster that remembers earlier jobs, so that it knows something of one that arrives.
 
-Two jobs are alike if they train the same model on the same data in as many chunks and differ
-in nothing but options that are no whole numbers (rates, penalties): these change the losses,
-not the work of a step.
+Two jobs are alike if they train the same model on the same data in as many chunks, with as many
+servers, and differ in nothing but options that are no whole numbers (rates, penalties): these
+change the losses, not the work of a step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SimilarForecaster(DropForecaster):
         self._specs[spec.name] = spec
         known = self._alike.get(likeness(spec))
         if is_new and known is not None:
-            self._timing[spec.name] = copy.deepcopy(known[0])
+            self._timing[spec.name] = copy.copy(known[0])
             self._table["timing"][self._table.row(spec.name), :3] = known[0].params
 
     def observe(self, report: ProgressReported) -> None:
@@ -55,12 +55,12 @@ class SimilarForecaster(DropForecaster):
         self._specs.pop(job, None)
 
     def expected(self, spec: JobSpec) -> tuple[float, Floats] | None:
-        """Iterations to the last epoch and their seconds on 1, 2, ... workers, or None."""
+        """Iterations to the last epoch and their seconds on 1, 2, ... ranks, or None."""
         known = self._alike.get(likeness(spec))
         if known is None:
             return None
         timing, per_epoch = known
-        counts = range(1, spec.worker_limit + 1)
+        counts = range(1, spec.rank_limit + 1)
         seconds = np.array([timing.seconds(count) for count in counts])
         return spec.max_epochs * per_epoch, np.maximum(seconds, 1e-9)
 
@@ -70,4 +70,5 @@ def likeness(spec: JobSpec) -> Hashable:
     options = sorted(
         (key, repr(value)) for key, value in spec.options.items() if not isinstance(value, float)
     )
-    return spec.model, spec.data, spec.num_chunks, tuple(options)
+    servers = (spec.sync, spec.num_servers, spec.workers_per_server, spec.staleness)
+    return spec.model, spec.data, spec.num_chunks, servers, tuple(options)

@@ -16,6 +16,7 @@ from typing import Any
 
 from hpcslaq.core.jobs import Convergence, JobSpec
 from hpcslaq.errors import HpcslaqError, JobFileError
+from hpcslaq.record.jobsync import SYNC_FIELDS, read_sync, sync_document
 from hpcslaq.record.schema import (
     Field,
     FieldType,
@@ -52,6 +53,8 @@ class ModelEntry:
     validate: Validator = _no_options
     #: The convergence class, or a function of the (checked) options that gives it.
     convergence: Convergence | Callable[[Mapping[str, object]], Convergence] = Convergence.SUBLINEAR
+    #: Why parameter servers cannot train it with these (checked) options; "": they can.
+    sync_problem: Callable[[Mapping[str, object]], str] = lambda options: ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,7 @@ _JOB_FIELDS = {
     "patience": Field(FieldType.INTEGER, least=1, most=_MAX_COUNT),
     "deadline": Field(FieldType.DURATION, above=0),
     "seed": Field(FieldType.INTEGER, least=0, most=_MAX_SEED),
+    **SYNC_FIELDS,
 }
 _REFERENCE_FIELD = Field(FieldType.NUMBER)
 _SELF_CHECK_FIELD = Field(FieldType.FLAG)
@@ -153,6 +157,7 @@ _FIELD_OF_KEY = {
     "epochs": "max_epochs",
     "arrival": "arrival_s",
     "deadline": "deadline_s",
+    "servers": "num_servers",
 }
 _KEY_OF_FIELD = {name: key for key, name in _FIELD_OF_KEY.items()}
 
@@ -234,6 +239,7 @@ def to_document(job_file: JobFile) -> dict[str, object]:
             job[key] = getattr(spec, _FIELD_OF_KEY.get(key, key))
         if spec.utility is not None:
             job["utility"] = utility_table(spec.utility)
+        job |= sync_document(spec)
         job["self_check"] = spec.name in job_file.self_checks
         job["reference"] = dict(job_file.references.get(spec.name, {}))
         jobs.append({**job, "options": dict(spec.options)})
@@ -447,6 +453,7 @@ class _JobReader:
             "seed": self.run.seed,
             **values,
         }
+        read_sync(values, entry.sync_problem(checked), place)
         kind = entry.convergence
         fields = {_FIELD_OF_KEY.get(key, key): element for key, element in values.items()}
         try:

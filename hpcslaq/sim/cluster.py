@@ -241,7 +241,7 @@ class Cluster:
     def _step_s(self, run: RunningJob) -> float:
         step_time = run.truth.step_time
         if not isinstance(step_time, PlacedStepTime):
-            return step_time.seconds(len(run.members))
+            return step_time.seconds(run.truth.spec.workers_among(len(run.members)))
         on_host = Counter(self._hosts.get(rank, "") for rank in run.members)
         return step_time.seconds_on(tuple(sorted(on_host.values(), reverse=True)))
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcslaq.core.jobs import Convergence, JobSpec
+from hpcslaq.core.jobs import Convergence, JobSpec, Sync
 from hpcslaq.core.utility import UtilityCurve, UtilityKind
 from hpcslaq.errors import JobFileError, NotFoundError, TrainingError
 from hpcslaq.record import jobfile, tomlfile
@@ -85,7 +86,7 @@ CATALOGUE = Catalogue(
     models={
         "logreg": ModelEntry(dataclass_validator(LogregOptions), logreg_class),
         "mlp": ModelEntry(check_mlp_quietly),
-        "kmeans": ModelEntry(),
+        "kmeans": ModelEntry(sync_problem=lambda options: "kmeans has no slices"),
     },
     policies={"slaq": dataclass_validator(Slaq), "fair": dataclass_validator(Fair)},
     builtin_data=("census", "digits"),
@@ -239,6 +240,62 @@ def test_a_reference_is_a_table_of_numbers(value: str) -> None:
 def test_a_stop_rule_alone_is_enough() -> None:
     (job,) = parse(SMALL.replace("epochs = 3", "tolerance = 1e-3")).jobs
     assert (job.max_epochs, job.tolerance) == (1000, 1e-3)
+
+
+SERVED = SMALL + 'sync = "ps"\n'
+
+
+@pytest.mark.parametrize(
+    ("lines", "fields"),
+    [
+        ("", {"num_servers": 1}),
+        ("servers = 3", {"num_servers": 3}),
+        ("workers_per_server = 2.5", {"workers_per_server": 2.5}),
+        ("servers = 2\nstaleness = 4", {"num_servers": 2, "staleness": 4}),
+        ('staleness = "unbounded"', {"num_servers": 1, "staleness": None}),
+    ],
+)
+def test_parameter_servers_are_asked_for_by_number_or_ratio(lines: str, fields: Any) -> None:
+    job_file = parse(SERVED + lines)
+    assert job_file.jobs[0] == replace(parse(SMALL).jobs[0], sync=Sync.PS, **fields)
+    run_toml = dump_toml({"format": 1, **to_document(job_file)})
+    assert from_document(tomllib.loads(run_toml), "/else/run.toml", CATALOGUE) == job_file
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            SMALL + 'sync = "pss"',
+            "job[1] \"a\".sync: unknown value, got 'pss' (valid: allreduce, ps)",
+        ),
+        (SERVED + "servers = 0", 'job[1] "a".servers: must be >= 1, got 0'),
+        (
+            SERVED + "servers = 2\nworkers_per_server = 2",
+            'job[1] "a".servers: a job has either so many servers or so many workers_per_server',
+        ),
+        (SERVED + "workers_per_server = 0.5", 'job[1] "a".workers_per_server: must be >= 1'),
+        (SERVED + "staleness = -1", 'job[1] "a".staleness: must be >= 0, got -1'),
+        (
+            SERVED + 'staleness = "never"',
+            "job[1] \"a\".staleness: must be an integer or 'unbounded', got 'never'",
+        ),
+        (
+            SMALL + "servers = 2",
+            'job[1] "a".servers: only a job with sync = "ps" has parameter servers',
+        ),
+        (
+            SMALL + 'staleness = "unbounded"',
+            'job[1] "a".staleness: only a job with sync = "ps" has parameter servers',
+        ),
+        (
+            SERVED.replace("logreg", "kmeans"),
+            "job[1] \"a\".sync: kmeans has no slices, got 'ps'",
+        ),
+    ],
+)
+def test_impossible_parameter_servers_are_explained(text: str, message: str) -> None:
+    assert message in problem(text)
 
 
 def test_the_resolved_file_is_read_back_equal() -> None:

@@ -15,8 +15,9 @@ from scipy import sparse
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.train.catalogue import build_model
 from hpcslaq.train.model import Model
+from hpcslaq.train.reducer import Solo
 from hpcslaq.train.state import TrainState, initial_state
-from hpcslaq.train.trainer import Flag, Solo, StepReport, Trainer
+from hpcslaq.train.trainer import Flag, StepReport, Trainer
 
 
 @dataclass
@@ -72,6 +73,39 @@ class ThreadReducer:
 
     def add(self, buffer: np.ndarray) -> None:
         self._reduce(buffer, np.add)
+
+    def _post(self, item: Any) -> list[Any]:
+        """What each member hands in."""
+        self.slots[self.member] = item
+        self.barrier.wait(30)
+        posted = list(self.slots)
+        self.barrier.wait(30)
+        return posted
+
+    def add_slices(self, vector: np.ndarray, offsets: Any, first: int) -> None:
+        total = vector.copy()
+        self._reduce(total, np.add)
+        own = self.member - first
+        vector[: offsets[-1]] = np.nan  # undefined but on the server
+        vector[offsets[-1] :] = total[offsets[-1] :]
+        if own >= 0:
+            vector[offsets[own] : offsets[own + 1]] = total[offsets[own] : offsets[own + 1]]
+
+    def spread_slices(self, vector: np.ndarray, offsets: Any, first: int) -> None:
+        posted = self._post(vector.copy())
+        for k in range(len(offsets) - 1):
+            part = slice(offsets[k], offsets[k + 1])
+            vector[part] = posted[first + k][part]
+
+    def collect_slices(self, vector: np.ndarray, offsets: Any, first: int) -> None:
+        before = vector.copy()
+        self.spread_slices(vector, offsets, first)
+        if self.member:
+            vector[:] = before
+
+    def broadcast(self, payload: bytes | None, root: int = 0) -> bytes:
+        assert (payload is not None) >= (self.member == root)
+        return self._post(payload)[root]
 
 
 @dataclass
@@ -130,7 +164,8 @@ def train(
 
         def member_body(member: int, reducer: ThreadReducer) -> Any:
             state = TrainState.unpack(packed)  # noqa: B023
-            chunks = order[member :: reducer.num_members].tolist()  # noqa: B023
+            num_workers = spec.workers_among(reducer.num_members)
+            chunks = order[member::num_workers].tolist()  # noqa: B023
             trainer = Trainer(spec, model, data, state, reducer, member=member, chunks=chunks)
             reports = []
             leave = {Flag.LEAVE: 1.0} if following and member == 0 else {}  # noqa: B023

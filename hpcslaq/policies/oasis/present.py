@@ -156,8 +156,8 @@ class Present:
         """
         per_slot = tax.usable_s(self.slot_s) / (effort.seconds * (1.0 + tax.margin))
         per_slot = per_slot[: self.num_ranks].copy()
-        per_slot[: spec.min_workers - 1] = 0.0
-        slowest = float(per_slot[spec.min_workers - 1]) if len(per_slot) else 0.0
+        per_slot[: spec.min_ranks - 1] = 0.0
+        slowest = float(per_slot[spec.min_ranks - 1]) if len(per_slot) else 0.0
         if slowest <= 0.0:
             return None
         alone = effort.iterations / slowest
