@@ -39,13 +39,14 @@ _FIGURES = {
     "--predictor",
     type=click.Choice(PREDICTORS),
     default="drop",
-    help="Ours (drop, the default), or the fit of the SLAQ paper.",
+    help="Ours (drop, the default), the fit of the SLAQ paper, or that fit as its authors' code "
+    "solves it (slow).",
 )
 @click.option(
     "--convergence",
     type=click.Choice([family.value for family in Convergence]),
     default=Convergence.SUBLINEAR.value,
-    help="Curve family that slaq fits; drop needs none.",
+    help="Curve family that SLAQ's fit takes; drop needs none.",
 )
 @click.option("--target-loss", type=float, help="Loss at which the job ends; drop makes use of it.")
 @json_option
@@ -75,7 +76,7 @@ def command(
         "file": str(loss_file),
         "num_losses": len(losses),
         "predictor": predictor,
-        "convergence": convergence if predictor == "slaq" else None,
+        "convergence": None if predictor == "drop" else convergence,
         "target_loss": target_loss,
         "first_iteration": START,
         "horizons": [asdict(errors) for errors in found],
