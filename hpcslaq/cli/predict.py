@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,15 @@ def command(
     The file has one loss per line, or lines "iteration,loss". At every iteration from the
     sixth the predictor sees the losses so far and nothing else.
     """
+    if target_loss is not None and not math.isfinite(target_loss):
+        raise click.BadParameter(f"{target_loss} is not finite", param_hint="'--target-loss'")
     losses = parse_losses(_read(loss_file), str(loss_file))
+    needed = START + min(horizons or _HORIZONS)
+    if len(losses) < needed:
+        raise DataError(
+            f"{loss_file}: {len(losses)} losses in it, and {needed} are needed for a prediction "
+            f"from iteration {START} on over {needed - START}"
+        )
     found = replay_losses(
         losses,
         horizons or _HORIZONS,
@@ -97,6 +106,8 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise NotFoundError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise DataError(f"{path}: is a directory, not a file of losses") from None
     except UnicodeDecodeError:
         raise DataError(f"{path}: is not a text file") from None
 
