@@ -8,7 +8,7 @@ import sys
 import click
 
 from hpcslaq import __version__
-from hpcslaq.cli.output import emit_error
+from hpcslaq.cli.output import emit_error, usage_message
 
 #: Subcommand -> module that defines it (imported only when it is used), and its help line.
 #: A module with several commands is followed by the name of the one.
@@ -64,10 +64,7 @@ def main() -> None:
     try:
         cli.main(standalone_mode=False)
     except click.ClickException as error:
-        if as_json:
-            emit_error(error.format_message(), "UsageError", error.exit_code, as_json=True)
-        else:
-            error.show()
+        emit_error(usage_message(error), "UsageError", error.exit_code, as_json=as_json)
         sys.exit(error.exit_code)
     except click.Abort:
         sys.exit(130)

@@ -94,6 +94,10 @@ class Demand:
             name: count for name, count in zip(self.names, counts.tolist(), strict=True) if count
         }
 
+    def impatience(self, patience_s: float) -> Floats:
+        """Seconds that each job waited, (n,), where that is `patience_s` or more; else 0."""
+        return np.where(self.waited_s >= patience_s, self.waited_s, 0.0)
+
 
 class AcceptsAll:
     """Policies that admit every job; one that is larger than the cluster waits."""
@@ -115,8 +119,7 @@ def choose_runners(demand: Demand, num_ranks: int, urgency: Floats, patience_s: 
     runs = demand.least <= num_ranks
     if int(demand.least[runs].sum()) <= num_ranks:
         return runs
-    impatient = np.where(demand.waited_s >= patience_s, demand.waited_s, 0.0)
-    order = np.lexsort((np.arange(len(demand)), -urgency, -impatient))
+    order = np.lexsort((np.arange(len(demand)), -urgency, -demand.impatience(patience_s)))
     runs[:] = False
     left = num_ranks
     for index, least in zip(order.tolist(), demand.least[order].tolist(), strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +15,17 @@ from hpcslaq.policies.demand import AcceptsAll, Demand
 class FifoPolicy(AcceptsAll):
     """In order of arrival each job gets workers up to its limit while there are any.
 
-    A job whose minimum does not fit into what its elders left is passed over. It cannot be
-    held up by younger jobs: at each decision its elders are served first, then it.
+    Source: the classical rule; as in batch queues with backfilling, but without reservations. A
+    job whose minimum does not fit into what its elders left is passed over. It cannot be
+    held up by younger jobs: at each decision its elders are served first, then it. There is no
+    bound on waiting, unless `patience_rounds` sets one: a job that waited as long goes first.
     """
+
+    patience_rounds: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not self.patience_rounds > 0:
+            raise ValueError(f"patience_rounds: {self.patience_rounds} is not > 0")
 
     @property
     def name(self) -> str:
@@ -30,7 +39,9 @@ class FifoPolicy(AcceptsAll):
     def allocate(self, view: ClusterView) -> Allocation:
         """Workers by job; see the class."""
         demand = Demand.of(view)
-        return demand.allocation(serve_in_order(demand, np.arange(len(demand)), view.num_ranks))
+        impatience = demand.impatience(self.patience_rounds * view.round_s)
+        order = np.lexsort((np.arange(len(demand)), -impatience))
+        return demand.allocation(serve_in_order(demand, order, view.num_ranks))
 
 
 def serve_in_order(demand: Demand, order: np.ndarray, num_ranks: int) -> np.ndarray:

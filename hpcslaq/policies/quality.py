@@ -62,8 +62,10 @@ class Plan:
 
     demand: Demand
     counts: Counts
-    #: Predicted weighted, normalised drop per round on `counts` and on one choice more.
+    #: Predicted weighted, normalised drop per round on `counts`.
     gain: Floats
+    #: The same per worker on the smallest number of workers, by which waiting jobs are ranked.
+    least_rate: Floats
     #: Price of a worker: a job gets more only where its gain per worker is above.
     price: float
     #: Jobs that run; jobs that got a fair share because nothing is known of them.
@@ -149,7 +151,7 @@ def plan_quality(view: ClusterView, demand: Demand, outlook: Outlook, rule: Qual
     if num_jobs == 0:
         nothing = np.zeros(0, dtype=np.int64)
         no = np.zeros(0, dtype=bool)
-        return Plan(demand, nothing, np.zeros(0), 0.0, no, no, nothing)
+        return Plan(demand, nothing, np.zeros(0), np.zeros(0), 0.0, no, no, nothing)
     remaining = Remaining.of(demand, outlook)
     whole = _whole_drop(demand, outlook, remaining, rule)
     is_seen = outlook.is_known & outlook.is_timed & ~_is_misleading(outlook, whole)
@@ -157,7 +159,8 @@ def plan_quality(view: ClusterView, demand: Demand, outlook: Outlook, rule: Qual
     seconds = outlook.seconds(everyone, np.maximum(options, 1).astype(np.float64))
     needed = _needed_counts(view, demand, remaining, options, seconds)
     at_least = _gains(view, demand, outlook, remaining, whole, options[:, :1], seconds[:, :1], rule)
-    urgency = np.where(is_seen, at_least[:, 0] / demand.least, np.inf)
+    least_rate = at_least[:, 0] / demand.least
+    urgency = np.where(is_seen, least_rate, np.inf)
     urgency = np.where(needed > demand.least, np.inf, urgency)
     urgency *= np.where(demand.held > 0, rule.hysteresis, 1.0)
     runs = choose_runners(demand, view.num_ranks, urgency, rule.patience_rounds * view.round_s)
@@ -178,7 +181,7 @@ def plan_quality(view: ClusterView, demand: Demand, outlook: Outlook, rule: Qual
     if not outlook.is_timed.all():
         upper = np.where(runs & ~outlook.is_timed, demand.limit, counts)
         counts = share_evenly(counts, upper, demand.weight, view.num_ranks)
-    return Plan(demand, counts, gain, price, runs, runs & ~is_seen, floor)
+    return Plan(demand, counts, gain, least_rate, price, runs, runs & ~is_seen, floor)
 
 
 def _gains(
