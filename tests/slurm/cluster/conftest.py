@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -86,7 +85,7 @@ epochs = 60
 options = {{ solver = "lbfgs", l2 = 1e-2 }}
 """
 #: Passes of the two long jobs: for a look, and for all the ways to interrupt them.
-PASSES = {"brief.toml": 30, "jobs.toml": 600}
+PASSES = {"brief.toml": 30, "jobs.toml": 300}
 MODELS = Path(__file__).parent / "programs" / "slow_mean.py"
 
 
@@ -162,9 +161,11 @@ class Cluster:
         assert done.returncode == 0, done.stdout + done.stderr
         return self.run(out, json.loads(done.stdout)["job_id"])
 
-    def submit_slow(self, form: str, out: str, *options: str, **size: int) -> Job:
+    def submit_slow(
+        self, form: str, out: str, *options: str, pass_s: float = 0.2, **size: int
+    ) -> Job:
         """Submit a run that would take minutes, and wait until its jobs train."""
-        (self.work / "slow").touch()
+        (self.work / "slow").write_text(str(pass_s))
         job = self.submit(form, out, *options, **size)
         job.wait_until_busy()
         return job
@@ -177,27 +178,21 @@ class Cluster:
         """The run in this directory."""
         return Job(self, job_id, self.work / out)
 
-    def wait_until_gone(self, job: Job) -> None:
-        """Wait until no process of a job is left; those that got away are killed.
-
-        Open MPI's daemons leave the process group that this testbed's Slurm knows; where
-        Slurm uses control groups they end with the job.
-        """
-        until = time.monotonic() + 3.0
-        while (left := self._processes_of(job)) and time.monotonic() < until:
+    def wait_until_gone(self, job: Job, timeout_s: float = 30.0) -> None:
+        """Wait until no rank of a job is left, whatever became of its launcher."""
+        until = time.monotonic() + timeout_s
+        while left := self.ranks_of(job):
+            assert time.monotonic() < until, f"job {job.id}: ranks live on: {left}"
             time.sleep(0.1)
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
-    def _processes_of(self, job: Job) -> list[int]:
-        wanted = f"SLURM_JOB_ID={job.id}".encode()
-        ours = self.environ["SLURM_CONF"].encode()
+    def ranks_of(self, job: Job) -> list[int]:
+        """Process ids of the job's ranks, on all nodes, of all its starts."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                environ = (folder / "environ").read_bytes()
-                if wanted in environ.split(b"\0") and ours in environ:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                is_rank = b"hpcslaq" in words and b"run" in words and b"--out" in words
+                if is_rank and os.fsencode(job.path) in words and b"srun" not in words[0]:
                     found.append(int(folder.name))
         return found
 
