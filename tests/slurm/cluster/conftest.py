@@ -8,6 +8,7 @@ tests are skipped with the reason.
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import os
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -45,6 +46,9 @@ FORMS = {
 }
 #: States in which Slurm does nothing more with a job.
 FINAL = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
+
+#: Testbeds that these tests bring up; in each a file that is locked as long as it is in use.
+_PREFIX = "hpcslaq-slurm-auto-"
 
 #: A requeued job may start again after this time, s: in the second in which Slurm revoked its
 #: credential, the nodes refuse it, and what ends the old processes would end new ones too.
@@ -331,10 +335,13 @@ def root() -> Path:
 def testbed() -> Iterator[tuple[Path, dict[str, str]]]:
     """Directory of a running testbed, and the variables that reach it."""
     wanted = os.environ.get("HPCSLAQ_TESTBED")
-    if not wanted:
+    if wanted in (None, "", "no"):
         pytest.skip("no Slurm: HPCSLAQ_TESTBED=auto sets one up (root, Debian or Ubuntu)")
     is_ours = wanted == "auto"
-    directory = Path(tempfile.mkdtemp(prefix="hpcslaq-slurm-") if is_ours else wanted)
+    if is_ours:
+        _remove_leftovers()
+    directory = Path(tempfile.mkdtemp(prefix=_PREFIX) if is_ours else wanted)
+    in_use = _lock(directory) if is_ours else None
     try:
         up = subprocess.run(
             [TESTBED, "start", directory], capture_output=True, text=True, timeout=280, check=False
@@ -355,6 +362,31 @@ def testbed() -> Iterator[tuple[Path, dict[str, str]]]:
         if is_ours:
             subprocess.run([TESTBED, "stop", directory], check=False, timeout=120)
             shutil.rmtree(directory, ignore_errors=True)
+        if in_use is not None:
+            in_use.close()
+
+
+def _lock(directory: Path) -> IO[str] | None:
+    """Hold the directory as long as the file stays open; None while another process does."""
+    file = (directory / "in-use").open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
+
+
+def _remove_leftovers() -> None:
+    """Take down the testbeds of earlier tests that were killed before they could."""
+    for old in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        if not (old / "in-use").is_file() or not os.access(old, os.W_OK):
+            continue
+        in_use = _lock(old)
+        if in_use is not None:
+            with in_use:
+                subprocess.run([TESTBED, "stop", old], check=False, timeout=120)
+                shutil.rmtree(old, ignore_errors=True)
 
 
 def _clean_environment() -> dict[str, str]:
