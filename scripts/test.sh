@@ -35,7 +35,7 @@ slurm_tests() {
     fi
     if ! said=$("${as_root[@]}" scripts/slurm-testbed.sh install 2>&1); then
         echo "$said"
-        echo "skipped: the last line says why"
+        echo "skipped: ${said##*slurm-testbed: }"
         return
     fi
     "${as_root[@]}" env PATH="$PATH" OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
