@@ -20,6 +20,7 @@ from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
 from hpcslaq.errors import CheckpointError
 from hpcslaq.mpi.channel import Channel
+from hpcslaq.mpi.fence import Fence
 from hpcslaq.mpi.messages import TAG_EVENT, TAG_ORDER, TAG_PEER, Ready, Refused
 from hpcslaq.record.store import CheckpointStore
 
@@ -47,9 +48,10 @@ class CheckpointWriter:
     not reported; training goes on and the last good checkpoint stays.
     """
 
-    def __init__(self, job: str, store: CheckpointStore) -> None:
+    def __init__(self, job: str, store: CheckpointStore, fence: Fence) -> None:
         self._job = job
         self._store = store
+        self._fence = fence
         self._inbox: queue.Queue[Snapshot | None] = queue.Queue()
         self._results: queue.Queue[ev.CheckpointWritten] = queue.Queue()
         self._thread: threading.Thread | None = None
@@ -103,6 +105,7 @@ class CheckpointWriter:
     def _write(self, snapshot: Snapshot) -> ev.CheckpointWritten:
         begin = time.monotonic()
         meta = {"epochs": snapshot.epochs}
+        self._fence.check()
         num_bytes = self._store.save(snapshot.iterations, snapshot.arrays, meta)
         seconds = time.monotonic() - begin
         return ev.CheckpointWritten(
@@ -118,6 +121,7 @@ class Leader:
         channel: Channel,
         job: str,
         store: CheckpointStore,
+        fence: Fence,
         *,
         known_iterations: int,
         report_every_s: float,
@@ -125,7 +129,7 @@ class Leader:
     ) -> None:
         self._channel = channel
         self._job = job
-        self.checkpoints = CheckpointWriter(job, store)
+        self.checkpoints = CheckpointWriter(job, store, fence)
         self._report_every_s = report_every_s
         self._checkpoint_every_s = checkpoint_every_s
         #: The order under way; None when there is none.

@@ -22,6 +22,7 @@ from hpcslaq.core.events import Event
 from hpcslaq.errors import HpcslaqError
 from hpcslaq.mpi import boot
 from hpcslaq.mpi.channel import IDLE_PAUSE_S, Backoff, Channel
+from hpcslaq.mpi.fence import Fence, end_with_launcher
 from hpcslaq.mpi.messages import TAG_ORDER, Plan
 from hpcslaq.mpi.rank0 import Rank0
 from hpcslaq.mpi.requests import RequestDesk
@@ -65,6 +66,7 @@ def run_ranks(prepare: Callable[[], Path], early_end: Callable[[], str] = lambda
     stop = StopFlag()
     stop.watch()
     faulthandler.enable()
+    end_with_launcher()
     try:
         boot.check_world(boot.world_size(), boot.promised_size(), boot.library_version())
     except HpcslaqError as error:
@@ -107,6 +109,7 @@ def _coordinate(
         coordinator = Coordinator(policy, plan.round_s)
         # First of all the lock: another rank 0 may still be at work here.
         journal = JournalWriter(run.journal)
+        run.claim()
         offset_s = _replay(run, coordinator)
         desk = RequestDesk(run, plan, coordinator)
     except (HpcslaqError, OSError) as error:
@@ -132,7 +135,7 @@ def _coordinate(
             data_paths=plan.data_paths,
             desk=desk,
             clock=lambda: time.monotonic() - begin,
-            stop_reason=_within_limit(stop_reason, plan.time_limit_s),
+            stop_reason=Fence(run).around(_within_limit(stop_reason, plan.time_limit_s)),
         )
         code = driver.run({rank: ranks.hosts[rank] for rank in others})
     _write_result(run, driver, code, time.monotonic() - begin, ranks)

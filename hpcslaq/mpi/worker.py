@@ -28,6 +28,7 @@ from hpcslaq.data.store import open_dataset
 from hpcslaq.errors import CheckpointError, HpcslaqError, TrainingError
 from hpcslaq.mpi.boot import Ranks, process_usage
 from hpcslaq.mpi.channel import ACTIVE_PAUSE_S, CODEC, IDLE_PAUSE_S, Backoff, Channel
+from hpcslaq.mpi.fence import Fence
 from hpcslaq.mpi.groups import GroupFactory, JobGroup
 from hpcslaq.mpi.leader import Leader, Snapshot
 from hpcslaq.mpi.messages import (
@@ -91,6 +92,7 @@ class Worker:
         self._channel = channel
         self._run = run
         self._plan = plan
+        self._fence = Fence(run)
         self._groups = GroupFactory(ranks.workers)
         #: Opened data by path: a regroup opens nothing again.
         self._datasets: dict[str, Dataset] = {}
@@ -237,6 +239,7 @@ class Worker:
             self._channel,
             seat.spec.name,
             store,
+            self._fence,
             known_iterations=order.known_iterations,
             report_every_s=self._plan.report_every_s,
             checkpoint_every_s=self._plan.checkpoint_every_s,
@@ -471,6 +474,7 @@ class Worker:
         arrays = dict(state.arrays)
         if seat.data.center is not None and seat.data.scale is not None:
             arrays |= {CENTER: seat.data.center, SCALE: seat.data.scale}
+        self._fence.check()
         write_model(self._run.model_file(seat.spec.name), SavedModel(info, arrays))
         return finished
 

@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import secrets
 import stat
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -32,6 +33,7 @@ _SUBDIRECTORIES = ("inbox", "checkpoints", "models", "logs")
 _SUBMISSION_FILES = ("batch.sh", "slurm.json")
 _BATCH_LOG = re.compile(r"slurm-[0-9_]+\.out")
 _MAX_RUN_TOML_BYTES = 256 * 2**20
+_MAX_OWNER_BYTES = 100
 _MAX_RESULT_BYTES = 256 * 2**20
 
 
@@ -154,6 +156,11 @@ class RunDirectory:
         return self.path / "result.json"
 
     @property
+    def owner(self) -> Path:
+        """Which start of the run may write here."""
+        return self.path / "owner"
+
+    @property
     def coordinator_log(self) -> Path:
         """The log of rank 0."""
         return self.logs / "coordinator.log"
@@ -224,6 +231,17 @@ class RunDirectory:
                 f"{self.run_toml}: format: expected {FORMAT}, found {document.get('format')!r}"
             )
         return document
+
+    def claim(self) -> None:
+        """Make this start of the run the owner: ranks of earlier ones write no more."""
+        write_atomic(self.owner, secrets.token_hex(16).encode() + b"\n")
+
+    def read_owner(self) -> bytes | None:
+        """What the newest `claim` wrote; None where there is none, or none can be read."""
+        try:
+            return _read_bounded(self.owner, _MAX_OWNER_BYTES)
+        except HpcslaqError:
+            return None
 
     def write_result(self, result: Mapping[str, object]) -> None:
         """Write `result.json`, in one piece; the last thing that a run does."""

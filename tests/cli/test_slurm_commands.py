@@ -150,10 +150,16 @@ def test_without_slurm_a_submission_says_so(here, monkeypatch):
 def test_watching_ends_when_the_job_did_without_a_run(here):
     pretend(here, "sbatch", "echo 41")
     call("slurm", "submit", "jobs.toml", *SIZE, "--out", "runs/a")
-    pretend(here, "squeue", "echo '41|FAILED|0:00|'")
+    pretend(here, "squeue", "echo '41|FAILED|9:57|(NonZeroExitCode)'")
     output = call("status", "runs/a", "--watch", "--slurm")
-    assert "job 41: FAILED" in output
+    assert "job 41: FAILED (NonZeroExitCode)\n" in output
     assert "the run did not start; see runs/a/logs" in output
+    log = here / "runs" / "a" / "logs" / "slurm-41.out"
+    log.write_bytes(b"early\n" * 2000 + b"error: no \x1b[2J such \xff module\n")
+    output = call("status", "runs/a", "--watch", "--slurm")
+    assert "the run did not start; the end of runs/a/logs/slurm-41.out:\n  early\n" in output
+    assert output.endswith("\n  error: no ?[2J such \ufffd module\n")
+    assert output.count("early") < 10
 
 
 def test_a_run_without_a_submission_says_so(here):
