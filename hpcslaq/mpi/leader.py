@@ -54,6 +54,8 @@ class CheckpointWriter:
         self._results: queue.Queue[ev.CheckpointWritten] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._has_warned = False
+        #: Completed iterations of the newest checkpoint on disk; 0: there is none.
+        self.newest = 0
 
     def submit(self, snapshot: Snapshot) -> None:
         """Have `snapshot` written soon; never waits."""
@@ -95,7 +97,7 @@ class CheckpointWriter:
                 return
             try:
                 self._results.put(self._write(snapshot))
-            except CheckpointError as error:
+            except (CheckpointError, OSError, MemoryError) as error:
                 if not self._has_warned:
                     log.warning("checkpoint not written, training goes on: %s", error)
                     self._has_warned = True
@@ -105,6 +107,7 @@ class CheckpointWriter:
         meta = {"epochs": snapshot.epochs}
         num_bytes = self._store.save(snapshot.iterations, snapshot.arrays, meta)
         seconds = time.monotonic() - begin
+        self.newest = snapshot.iterations
         return ev.CheckpointWritten(
             self._job, snapshot.iterations, snapshot.epochs, num_bytes, seconds
         )
