@@ -56,6 +56,8 @@ class CheckpointWriter:
         self._results: queue.Queue[ev.CheckpointWritten] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._has_warned = False
+        #: Completed iterations of the newest checkpoint on disk; 0: there is none.
+        self.newest = 0
 
     def submit(self, snapshot: Snapshot) -> None:
         """Have `snapshot` written soon; never waits."""
@@ -97,7 +99,7 @@ class CheckpointWriter:
                 return
             try:
                 self._results.put(self._write(snapshot))
-            except CheckpointError as error:
+            except (CheckpointError, OSError, MemoryError) as error:
                 if not self._has_warned:
                     log.warning("checkpoint not written, training goes on: %s", error)
                     self._has_warned = True
@@ -108,6 +110,7 @@ class CheckpointWriter:
         self._fence.check()
         num_bytes = self._store.save(snapshot.iterations, snapshot.arrays, meta)
         seconds = time.monotonic() - begin
+        self.newest = snapshot.iterations
         return ev.CheckpointWritten(
             self._job, snapshot.iterations, snapshot.epochs, num_bytes, seconds
         )

@@ -8,7 +8,7 @@ import pytest
 
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.record.plan import RunPlan
-from hpcslaq.record.rundir import RunDirectory
+from hpcslaq.record.rundir import RunDirectory, RunDirectoryError
 
 PLAN = RunPlan(
     "fair",
@@ -44,3 +44,30 @@ def test_how_a_run_is_worked_on_may_change_from_start_to_start(changes):
 )
 def test_what_is_trained_may_not(changes):
     assert not PLAN.is_same_work(replace(PLAN, **changes))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("round_s = 1.0", 'round_s = "abc"'),
+        ("round_s = 1.0", ""),
+        ("keep_checkpoints = 2", "keep_checkpoints = 1.5"),
+        ("seed = 0", "seed = []"),
+        ('path = "/data/rows"', "path = 3"),
+        ('path = "/data/rows"', 'other = "/data/rows"'),
+        ("num_chunks = 8", "num_chunks = 0"),
+        ('name = "a"', 'name = "../a"'),
+        ('job_file = ""', "job_file = 1"),
+        ("[[job]]", "[[other]]"),
+        ("[data.rows]", "[[data]]"),
+        ("self_checks = []", "self_checks = 1"),
+    ],
+)
+def test_damage_by_hand_is_told_with_the_file(tmp_path, old, new):
+    run = RunDirectory.create(tmp_path / "run")
+    PLAN.write(run)
+    text = run.run_toml.read_text()
+    assert old in text
+    run.run_toml.write_text(text.replace(old, new))
+    with pytest.raises(RunDirectoryError, match=r"run\.toml: is damaged"):
+        RunPlan.read(run)
