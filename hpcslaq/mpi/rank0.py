@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 #: Messages handled in one tick at the most, so that a flood cannot delay the timers, and the time
 #: after which a tick takes no further message or timer, s.
 _MESSAGES_PER_TICK = 64
-_TICK_S = 20e-3
+_TICK_S = 10e-3
 #: From so many arrivals on that are due together, the policy decides after the last only.
 _CROWD = 32
 #: Ticks kept for the percentiles.
@@ -82,6 +82,8 @@ class Rank0:
         self._is_stop_known = False
         #: Since when the journal cannot be written (time.monotonic); None: it can.
         self._unwritten_since: float | None = None
+        #: Requests took all of the last tick: the next one begins with messages.
+        self._is_turn_of_messages = False
         #: (due, number, event), the number keeping equal times in order of entry.
         self._timers: list[tuple[float, int, ev.Event]] = []
         self._numbers = itertools.count()
@@ -119,17 +121,25 @@ class Rank0:
             log.warning("stopping early: %s", reason)
             self._feed(ev.StopRequested(reason))
             num_events += 1
-        num_events += self._take_requests()
         until = time.perf_counter() + _TICK_S
-        for _ in range(_MESSAGES_PER_TICK):
+        if not self._is_turn_of_messages:
+            num_events += self._take_requests()
+        # Where requests took all of this tick, messages come first in the next.
+        self._is_turn_of_messages = time.perf_counter() > until
+        if not self._is_turn_of_messages:
+            num_events += self._take_messages(until)
+        return num_events + self._take_timers(until) > 0
+
+    def _take_messages(self, until: float) -> int:
+        """Hand in what the ranks say, one thing at least and not long after `until`; how much."""
+        for num_events in range(_MESSAGES_PER_TICK):
             message = self._channel.poll(TAG_EVENT)
             if message is None:
-                break
+                return num_events
             self._feed(message)
-            num_events += 1
             if time.perf_counter() > until:
-                break
-        return num_events + self._take_timers(until) > 0
+                return num_events + 1
+        return _MESSAGES_PER_TICK
 
     def _take_timers(self, until: float) -> int:
         """Hand in what is due, one thing at least and not long after `until`; how much."""

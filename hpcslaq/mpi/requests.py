@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 #: Time between two looks into the inbox, s.
 LOOK_EVERY_S = 0.5
 #: After so long with requests, those that are left wait for the next tick of rank 0, s.
-_LOOK_S = 10e-3
+_LOOK_S = 5e-3
 #: Time between two signs of life of a run that may have nothing to say for hours, s.
 _SIGN_EVERY_S = 5.0
 

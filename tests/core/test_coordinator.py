@@ -88,6 +88,33 @@ def test_a_decision_is_taken_at_arrivals_ends_and_rounds_and_at_nothing_else() -
     assert decided() == 1
 
 
+def test_jobs_that_come_together_are_decided_about_once() -> None:
+    world = world_of(a=2, b=1, c=1)
+    assert world.tell(ev.JobSubmitted(spec_of("a"), is_followed=True)) == [
+        cmd.WakeAt(world.now + 10.0)
+    ]
+    assert world.tell(ev.JobSubmitted(spec_of("b"), is_followed=True)) == []
+    assert [world.job(name).target for name in "ab"] == [0, 0]
+    orders = world.tell(ev.JobSubmitted(spec_of("c")))
+    assert [order.job for order in orders] == ["a", "b", "c"]  # type: ignore[union-attr]
+    assert world.replayed() == [orders for _, _, orders in world.journal]
+
+
+def test_a_job_that_is_refused_among_others_that_come_together_is_told_at_once() -> None:
+    world = world_of(a=2)
+    spec = spec_of("big", min_workers=8)
+    assert world.tell(ev.JobSubmitted(spec, is_followed=True))[0] == cmd.Reject(
+        "big", "needs 8 workers, the run has 4"
+    )
+    assert world.submit("a")[0] == cmd.Start("a", 1, (1, 2))
+
+
+def test_the_next_round_decides_where_the_submission_that_should_follow_is_lost() -> None:
+    world = world_of(a=2)
+    world.tell(ev.JobSubmitted(spec_of("a"), is_followed=True))
+    assert world.tell(ev.RoundElapsed())[0] == cmd.Start("a", 1, (1, 2))
+
+
 def test_a_job_starts_with_fewer_workers_than_its_target_and_grows_later() -> None:
     world = running(4, a=3)
     world.give(a=2, b=2)
