@@ -199,7 +199,7 @@ def _check_job_file(options: BatchOptions) -> None:
                 str(path),
                 f'job "{spec.name}".min_workers',
                 f"more than the {workers} workers that were asked for",
-                value=spec.min_workers,
+                value=spec.min_ranks,
             )
 
 

@@ -100,8 +100,8 @@ class JobSpec:
     #: One server for so many workers (>= 1), so that both numbers change with the job's ranks.
     #: A `ps` job has either this or `num_servers`.
     workers_per_server: float | None = None
-    #: Passes that a worker may be ahead of the slowest: 0 is synchronous, None without bound.
-    staleness: int | None = 0
+    #: Passes that a worker may be ahead of the slowest: 0 is synchronous, infinity without bound.
+    staleness: float = 0
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -129,8 +129,8 @@ class JobSpec:
 
     def _check_servers(self) -> None:
         _at_least("num_servers", self.num_servers, 0)
-        if self.staleness is not None:
-            _at_least("staleness", self.staleness, 0)
+        if not (self.staleness >= 0 and (self.staleness == math.inf or self.staleness % 1 == 0)):
+            raise ValueError(f"staleness: {self.staleness} is no whole number >= 0, nor infinite")
         ratio = self.workers_per_server
         if ratio is not None and not (math.isfinite(ratio) and ratio >= 1):
             raise ValueError(f"workers_per_server: {ratio} is not a finite number >= 1")

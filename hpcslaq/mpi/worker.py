@@ -48,6 +48,7 @@ from hpcslaq.record.rundir import RunDirectory, software_versions
 from hpcslaq.record.store import CheckpointStore
 from hpcslaq.train.catalogue import MODELS, build_model, load_model_class
 from hpcslaq.train.model import Model
+from hpcslaq.train.stale import trainer_class
 from hpcslaq.train.state import TrainState, initial_state
 from hpcslaq.train.trainer import USER_ERRORS, Flag, StepReport, Trainer, described, one_line
 
@@ -266,7 +267,7 @@ class Worker:
                         state = TrainState.unpack(arrays)
                 assert state is not None
                 if trainer is None:
-                    trainer = Trainer(
+                    trainer = trainer_class(seat.spec)(
                         seat.spec,
                         seat.model,
                         seat.data,

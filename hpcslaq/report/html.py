@@ -170,6 +170,11 @@ def _reproduce(report: Mapping[str, Any], plan_text: str) -> Iterable[str]:
         "parameters) are expected from the same job file, data, processor type and library "
         "versions.</p>"
     )
+    if any(job["staleness"] for job in report["jobs"]):
+        yield (
+            "<p>Not so for jobs with staleness: the order in which their parameter servers take "
+            "the workers' pushes is another in each run, and so are the bits.</p>"
+        )
     if plan_text:
         yield (
             "<details><summary>run.toml: everything that was asked for, resolved</summary>"

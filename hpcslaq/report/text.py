@@ -139,8 +139,7 @@ def result_table(report: Mapping[str, Any]) -> TextTable:
             job["data"],
             str(job["iterations"]),
             job["reason"] or _NONE,
-            job["loss_digest"] or _NONE,
-            job["model_digest"] or _NONE,
+            *_digests(job),
         )
         for job in report["jobs"]
     )
@@ -188,6 +187,16 @@ def _plan_facts(oasis: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("utility", utility),
         ("certified ratio", f"{certified} (2 alpha = {promised})"),
     ]
+
+
+def _digests(job: Mapping[str, Any]) -> tuple[str, str]:
+    """Digests of losses and model, or why another run would have others."""
+    if job["loss_digest"] is None:
+        return _NONE, _NONE
+    if job["staleness"]:
+        why = f"none: staleness {job['staleness']}"
+        return why, why
+    return job["loss_digest"], job["model_digest"]
 
 
 def rank_time_table(report: Mapping[str, Any]) -> TextTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -252,7 +253,7 @@ SERVED = SMALL + 'sync = "ps"\n'
         ("servers = 3", {"num_servers": 3}),
         ("workers_per_server = 2.5", {"workers_per_server": 2.5}),
         ("servers = 2\nstaleness = 4", {"num_servers": 2, "staleness": 4}),
-        ('staleness = "unbounded"', {"num_servers": 1, "staleness": None}),
+        ('staleness = "unbounded"', {"num_servers": 1, "staleness": math.inf}),
     ],
 )
 def test_parameter_servers_are_asked_for_by_number_or_ratio(lines: str, fields: Any) -> None:
