@@ -71,6 +71,9 @@ def main() -> None:
         order = asked.policies[turn:] + asked.policies[:turn]
         folders = {policy: asked.out / f"{policy}-{repetition}" for policy in order}
         missing = {p: f for p, f in folders.items() if not is_finished(f)}
+        if asked.together and 0 < len(missing) < len(folders):
+            there = ", ".join(str(f) for f in folders.values() if f not in missing.values())
+            sys.exit(f"{there}: ran at another time than the rest; remove them first")
         for some in [missing] if asked.together else [{p: f} for p, f in missing.items()]:
             _launch(asked.job_file, some)
         for policy, folder in folders.items():

@@ -119,10 +119,11 @@ def prepare_run(
         run = RunDirectory.open_existing(out)
         present = RunPlan.read(run)
         if not plan.is_same_work(present):
+            key, values = plan.first_difference(present)
             raise JobFileError(
                 str(path),
-                "job",
-                f"{out} holds a run of other jobs or settings; choose another --out",
+                key or "job",
+                f"{values}; {out} holds a run of other jobs or settings, choose another --out",
             )
         if plan != present:
             plan.write(run)

@@ -128,6 +128,7 @@ class RunReader:
             "wall_s": given.get("wall_s", summary.now),
             "makespan_s": summary.makespan_s,
             "regroups": sum(job.regroups for job in summary.jobs.values()),
+            "pauses": sum(job.num_pauses for job in summary.jobs.values()),
             "regroup_p50_s": percentile(self._regroup_seconds, 0.5),
             "regroup_p99_s": percentile(self._regroup_seconds, 0.99),
             "regroup_max_s": max(self._regroup_seconds, default=None),

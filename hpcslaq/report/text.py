@@ -70,7 +70,7 @@ def facts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     run = report["run"]
     found = [
         ("makespan", seconds(run["makespan_s"])),
-        ("regroups", _regroups(run)),
+        ("regroups of running jobs", _regroups(run)),
         ("rank-time lost outside training", percent(run["lost_share"], 2)),
         ("idle rank-time", percent(run["rank_time_share"]["idle"], 1)),
     ]
@@ -263,7 +263,8 @@ def _regroups(run: Mapping[str, Any]) -> str:
     text = str(run["regroups"])
     if run["regroup_p50_s"] is not None:
         text += f" ({seconds(run['regroup_p50_s'])} p50, {seconds(run['regroup_max_s'])} longest)"
-    return text
+    pauses = run["pauses"]
+    return f"{text}; {pauses} {'pause' if pauses == 1 else 'pauses'}" if pauses else text
 
 
 def _communicators(run: Mapping[str, Any]) -> str:

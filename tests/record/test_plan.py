@@ -21,6 +21,7 @@ def test_a_plan_that_was_written_is_the_same_work(tmp_path):
     run = RunDirectory.create(tmp_path / "run")
     PLAN.write(run)
     assert PLAN.is_same_work(RunPlan.read(run))
+    assert PLAN.first_difference(RunPlan.read(run)) == ("", "")
     assert RunPlan.read(run).is_same_work(PLAN)
 
 
@@ -43,7 +44,17 @@ def test_how_a_run_is_worked_on_may_change_from_start_to_start(changes):
     ],
 )
 def test_what_is_trained_may_not(changes):
-    assert not PLAN.is_same_work(replace(PLAN, **changes))
+    other = replace(PLAN, **changes)
+    assert not PLAN.is_same_work(other)
+    for key, values in (PLAN.first_difference(other), other.first_difference(PLAN)):
+        assert key and values
+
+
+def test_jobs_in_another_order_are_another_run_and_it_says_so():
+    two = replace(PLAN, jobs=(PLAN.jobs[0], replace(PLAN.jobs[0], name="b")))
+    turned = replace(two, jobs=two.jobs[::-1])
+    assert not two.is_same_work(turned)
+    assert two.first_difference(turned) == ("job", "the run has the same jobs in another order")
 
 
 @pytest.mark.parametrize(
