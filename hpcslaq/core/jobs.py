@@ -49,6 +49,9 @@ class JobState(Enum):
     CANCELLED = "cancelled"
     REJECTED = "rejected"
 
+    # That of Enum hashes the name anew each time, which is felt in tables of transitions.
+    __hash__ = object.__hash__
+
     @property
     def is_final(self) -> bool:
         """Whether the job has ended for good."""
