@@ -91,7 +91,7 @@ def describe_plans(plans: PlanHistory, summary: RunSummary, slot_s: float) -> di
         "promised_ratio": None if ledger is None else 2.0 * ledger.bounds.alpha,
         "price_low": plans.low,
         "price_high": plans.high,
-        "prices": [] if ledger is None else _prices(ledger),
+        "prices": [] if ledger is None else _prices(ledger)[: end + 1],
         "planned": {job["name"]: _planned(plans, job["name"], end + 1) for job in jobs},
         "actual": {
             job["name"]: _actual(summary.jobs[job["name"]], slot_s, end + 1, summary.now)
