@@ -94,7 +94,7 @@ def command(
 
 
 def _text_table(table: dict[str, dict[str, Any]]) -> TextTable:
-    shown = _SHOWN
+    shown: tuple[tuple[str, str, int], ...] = _SHOWN
     if all("utility" in cells for cells in table.values()):
         shown = (("utility", "utility", 1), *_SHOWN)
     rows = tuple(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcslaq.core.jobs import JobRecord, JobState
+from hpcslaq.core.jobs import JobRecord, JobSpec, JobState
 from hpcslaq.core.policy import ROUND_SLACK
 from hpcslaq.core.utility import UtilityCurve, UtilityKind
 from hpcslaq.sim.jobs import SimJob
@@ -51,14 +51,17 @@ def with_utilities(
     round_s: float,
     workers: int,
 ) -> list[SimJob]:
-    """The jobs with a drawn utility each; those that have one keep it."""
+    """The jobs with a drawn utility each; those that have one keep it.
+
+    Policies that know deadlines only are told the targets of the time-critical jobs.
+    """
     drawn = []
     for job in jobs:
         count = max(1, min(job.spec.worker_limit, workers))
         alone_s = max(job.num_iterations * job.step_time.seconds(count), round_s)
         utility = _draw(rng, mix, round_s, alone_s)
         if job.spec.utility is None:
-            job = replace(job, spec=replace(job.spec, utility=utility))
+            job = replace(job, spec=_worth(job.spec, utility, mix.critical[0] / round_s))
         drawn.append(job)
     return drawn
 
@@ -79,6 +82,14 @@ def earned(records: Iterable[JobRecord], round_s: float) -> float:
 def possible(jobs: Sequence[SimJob]) -> float:
     """The sum of the jobs' utilities if all ended at once."""
     return sum(job.spec.utility.at(0.0) for job in jobs if job.spec.utility is not None)
+
+
+def _worth(spec: JobSpec, utility: UtilityCurve, critical: float) -> JobSpec:
+    """The job with this utility; the target of a time-critical one is its deadline, too."""
+    deadline_s = spec.deadline_s
+    if deadline_s is None and utility.steepness is not None and utility.steepness >= critical:
+        deadline_s = utility.target_s
+    return replace(spec, utility=utility, deadline_s=deadline_s)
 
 
 def _draw(

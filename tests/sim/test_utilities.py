@@ -50,6 +50,8 @@ def test_utilities_have_the_shares_and_ranges_that_were_asked_for() -> None:
     critical = [c for c in sigmoid if c.steepness is not None and c.steepness >= 0.4]
     assert 0.05 < len(constant) / 600 < 0.15 and 0.30 < len(critical) / 600 < 0.40
     # By itself, on four workers, a job takes 10 iterations of 2 s.
+    deadlines = {j.spec.deadline_s for j in drawn if j.spec.deadline_s is not None}
+    assert deadlines == {c.target_s for c in critical}
     assert all(20.0 <= (c.target_s or 0.0) <= 300.0 for c in sigmoid)
     assert all(1.0 <= c.peak <= 100.0 for c in sigmoid)
 
