@@ -28,7 +28,13 @@ from hpcslaq.policies.oasis.calibrate import calibrate
 from hpcslaq.policies.oasis.certificate import certify
 from hpcslaq.policies.oasis.elastic import ElasticScheduler
 from hpcslaq.policies.oasis.evaluate import Scheduler, simulate
-from hpcslaq.policies.oasis.instances import JobRanges, draw_instance, small_ranges
+from hpcslaq.policies.oasis.instances import (
+    JobRanges,
+    bursty_arrivals,
+    draw_instance,
+    poisson_arrivals,
+    small_ranges,
+)
 from hpcslaq.policies.oasis.model import Instance, Job
 from hpcslaq.policies.oasis.offline import solve_offline
 from hpcslaq.policies.oasis.online import OasisScheduler
@@ -53,6 +59,7 @@ def main() -> None:
         "jobs": utility_against_jobs,
         "horizon": utility_against_horizon,
         "servers": utility_against_servers,
+        "arrivals": utility_against_arrivals,
         "lateness": lateness_against_target,
         "offline": ratio_to_offline,
         "misestimate": misestimated_bounds,
@@ -88,6 +95,22 @@ def utility_against_servers(options: argparse.Namespace) -> Iterator[Row]:
         yield from _compare(
             options, "hosts", hosts, num_jobs=200, horizon=300, num_workers=hosts, num_servers=hosts
         )
+
+
+def utility_against_arrivals(options: argparse.Namespace) -> Iterator[Row]:
+    """300 jobs, T = 300: bursts or a Poisson process; ps, half of each, or all-reduce jobs."""
+    for name, draw in (("bursts", bursty_arrivals), ("poisson", poisson_arrivals)):
+        for share in (0.0, 0.5, 1.0):
+            ranges = JobRanges(allreduce_share=share)
+            yield from _compare(
+                options,
+                "mix",
+                f"{name}, {share:.0%} all-reduce",
+                num_jobs=300,
+                horizon=300,
+                ranges=ranges,
+                draw_arrivals=draw,
+            )
 
 
 def lateness_against_target(options: argparse.Namespace) -> Iterator[Row]:
@@ -185,7 +208,7 @@ def _compare(
     """Every scheduler on every seed of one shape, with the certificate of the OASiS run."""
     schedulers = _schedulers(options, **shape)
     for seed in range(options.seeds):
-        instance = draw_instance(np.random.default_rng(seed), **shape)
+        instance = _draw(seed, **shape)
         family = schedulers[0]
         assert isinstance(family, OasisScheduler)
         run = _earn(instance, family.bounds_rule, family.history)
@@ -228,7 +251,15 @@ def _schedulers(options: argparse.Namespace, **shape: object) -> list[Scheduler]
 
 def _past(options: argparse.Namespace, **shape: object) -> list[Instance]:
     seeds = range(PAST, PAST + options.past)
-    return [draw_instance(np.random.default_rng(seed), **shape) for seed in seeds]
+    return [_draw(seed, **shape) for seed in seeds]
+
+
+def _draw(seed: int, draw_arrivals: Callable | None = None, **shape: object) -> Instance:
+    """An instance; its arrivals are bursty unless another process is given."""
+    rng = np.random.default_rng(seed)
+    if draw_arrivals is not None:
+        shape["arrivals"] = draw_arrivals(rng, shape["num_jobs"], shape["horizon"])
+    return draw_instance(rng, **shape)
 
 
 def _jobs(past: list[Instance]) -> tuple[Job, ...]:

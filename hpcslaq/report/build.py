@@ -163,6 +163,7 @@ class RunReader:
             "target_loss": spec.target_loss,
             "deadline_s": deadline_s,
             "utility": self._utility(job),
+            "peak_utility": None if spec.utility is None else spec.utility.at(0.0),
             "is_deadline_met": is_met,
             "seed": spec.seed,
             "options": {key: _plain(value) for key, value in spec.options.items()},
