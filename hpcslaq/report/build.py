@@ -22,7 +22,7 @@ from hpcslaq.record.plan import RunPlan
 from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.record.summary import BUCKETS, RunSummary
 from hpcslaq.report.history import History
-from hpcslaq.report.oasis import PlanHistory, describe_plans
+from hpcslaq.report.oasis import PlanHistory, describe_plans, earned_by
 
 #: Kinds of rank-time of a job in which it does not train.
 LOST_KINDS = ("regroup", "checkpoint", "control", "load")
@@ -136,6 +136,12 @@ class RunReader:
             **_rank_time(summary),
         }
 
+    def _utility(self, job: JobSummary | None) -> float | None:
+        """What the job earned; None where its file does not say what it is worth."""
+        if job is None or job.spec.utility is None:
+            return None
+        return earned_by(job, self.plan.round_s)
+
     def _describe_job(self, spec: JobSpec) -> dict[str, Any]:
         job = self.summary.jobs.get(spec.name)
         now = self.summary.now
@@ -160,6 +166,8 @@ class RunReader:
             "arrival_s": spec.arrival_s,
             "target_loss": spec.target_loss,
             "deadline_s": deadline_s,
+            "utility": self._utility(job),
+            "peak_utility": None if spec.utility is None else spec.utility.at(0.0),
             "is_deadline_met": is_met,
             "seed": spec.seed,
             "options": {key: _plain(value) for key, value in spec.options.items()},

@@ -91,7 +91,7 @@ def describe_plans(plans: PlanHistory, summary: RunSummary, slot_s: float) -> di
         "promised_ratio": None if ledger is None else 2.0 * ledger.bounds.alpha,
         "price_low": plans.low,
         "price_high": plans.high,
-        "prices": [] if ledger is None else _prices(ledger),
+        "prices": [] if ledger is None else _prices(ledger)[: end + 1],
         "planned": {job["name"]: _planned(plans, job["name"], end + 1) for job in jobs},
         "actual": {
             job["name"]: _actual(summary.jobs[job["name"]], slot_s, end + 1, summary.now)
@@ -102,6 +102,14 @@ def describe_plans(plans: PlanHistory, summary: RunSummary, slot_s: float) -> di
 
 def _names(plans: PlanHistory, summary: RunSummary) -> list[str]:
     return [name for name in summary.jobs if name in plans.notes]
+
+
+def earned_by(job: JobSummary, slot_s: float) -> float:
+    """What a job earned, by whole slots from its arrival to its end; 0 if it is not done."""
+    if job.finished_at is None or job.state is not JobState.DONE:
+        return 0.0
+    end = slot_of(max(job.finished_at - 1e-9, 0.0), slot_s)
+    return utility_of(job.spec).at(max(end - slot_of(job.submitted_at, slot_s), 0) * slot_s)
 
 
 def _describe_job(plans: PlanHistory, job: JobSummary, slot_s: float) -> dict[str, Any]:
@@ -125,7 +133,7 @@ def _describe_job(plans: PlanHistory, job: JobSummary, slot_s: float) -> dict[st
         "shortened": sum(facts["what"] == "shortened" for facts in notes),
         "peak": curve.at(0.0),
         "planned_utility": taken[0]["utility"] if taken else None,
-        "utility": 0.0 if end is None else curve.at((end - arrival) * slot_s),
+        "utility": earned_by(job, slot_s),
     }
 
 
@@ -155,7 +163,7 @@ def _ledger(plans: PlanHistory, summary: RunSummary, num_slots: int) -> Ledger |
         return None
     hosts = Counter(summary.hosts.values())
     capacity = np.array([[float(hosts[host])] for host in sorted(hosts)])
-    bounds = PriceBounds(plans.low, np.array([plans.high]), 1e-9, np.array([1.0]))
+    bounds = PriceBounds(plans.low, np.array([plans.high]), 1.0, np.array([math.e]))
     horizon = max(num_slots, *(job["end"] + 1 for job in _offers(plans)), 1)
     ledger = Ledger(Cluster(capacity, np.empty((0, 1))), horizon, bounds)
     for name in plans.notes:

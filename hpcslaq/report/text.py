@@ -80,6 +80,9 @@ def facts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         found.append(("job communicators", _communicators(run)))
     if report["oasis"] is not None:
         found += _plan_facts(report["oasis"])
+    elif any(job["utility"] is not None for job in report["jobs"]):
+        earned = sum(job["utility"] or 0.0 for job in report["jobs"])
+        found.append(("utility", f"{number(earned)} earned"))
     if run["starts"] > 1:
         found.append(("starts", str(run["starts"])))
     if run["stop_reason"]:

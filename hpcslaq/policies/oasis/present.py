@@ -20,7 +20,6 @@ from hpcslaq.core.utility import UtilityCurve, UtilityKind
 from hpcslaq.policies.candidates import Remaining
 from hpcslaq.policies.demand import Demand
 from hpcslaq.policies.oasis.model import Cluster, FloatArray, Job, JobKind, SlotPlan
-from hpcslaq.policies.oasis.prices import Ledger, PriceBounds
 from hpcslaq.predict.drop import DropForecaster
 
 #: Units of work per slot on the fewest ranks, and the least and most units of a job: rounding
@@ -175,25 +174,6 @@ class Present:
             server_demand=np.zeros(1),
             utility=SlotUtility(utility_of(spec), self.slot_s, self.slot - arrival),
         )
-
-    def ledger(self, horizon: int, bounds: PriceBounds, plans: Iterable[JobPlan]) -> Ledger:
-        """The ledger of the slots from now on that holds these plans."""
-        ledger = Ledger(self.cluster, horizon, bounds)
-        num_hosts = len(self.cluster.worker_capacity)
-        for plan in plans:
-            if plan.job is None:
-                continue
-            ahead = [
-                replace(
-                    slot,
-                    slot=slot.slot - self.slot,
-                    workers=tuple((h, n) for h, n in slot.workers if h < num_hosts),
-                )
-                for slot in plan.slots
-                if self.slot <= slot.slot < self.slot + horizon
-            ]
-            ledger.reserve(plan.job, ahead)
-        return ledger
 
     def in_run(self, slots: Iterable[SlotPlan]) -> tuple[SlotPlan, ...]:
         """Slots from now as slots of the run."""
