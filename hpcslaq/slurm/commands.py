@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: How long a question to Slurm may take, s.
-ANSWER_S = 5.0
+#: How long a question to Slurm may take, s: with the start of Python people wait 5 s at most.
+ANSWER_S = 4.0
 _PAUSE_S = 0.02
 _MAX_ANSWER = 10**6
 
