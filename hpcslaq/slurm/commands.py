@@ -80,7 +80,8 @@ class Question:
             return Answer(out)
         lines = [line for line in (err or out).splitlines() if line.strip()]
         said = lines[-1].strip() if lines else f"exit code {process.returncode}"
-        return Answer(out, f"{self._name}: {said}"[:500])
+        # Some name themselves, some do not.
+        return Answer(out, f"{self._name}: {said.removeprefix(f'{self._name}: ')}"[:500])
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
