@@ -43,9 +43,9 @@ class QueueView:
             return ["slurm: no job was submitted for this run by `hpcslaq slurm submit`"]
         if state.state is None:
             return [f"slurm: job {state.job_id}: unknown ({state.problem})"]
-        # Of a job that has ended Slurm tells how much was left.
-        is_on = state.time_left_s is not None and not state.is_over
-        left = f", {seconds(state.time_left_s)} left" if is_on else ""
+        # Of a job that has ended or not begun Slurm tells a time, too.
+        left_s = state.time_left_s if state.state == "RUNNING" else None
+        left = "" if left_s is None else f", {seconds(left_s)} left"
         return [f"slurm: job {state.job_id}: {state.state} {state.where}{left}"]
 
     def describe(self) -> dict[str, Any] | None:

@@ -82,13 +82,18 @@ class RunDirectory:
     def open_existing(cls, path: Path) -> RunDirectory:
         """The run in this directory.
 
-        Raises NotFoundError, naming the path, where there is none, and RunDirectoryError
-        where one of its directories was replaced by a link or a file.
+        Raises NotFoundError, naming the path, where there is none or it has not started, and
+        RunDirectoryError where one of its directories was replaced by a link or a file.
         """
         run = cls(path.absolute())
         if not run.path.is_dir():
             raise NotFoundError(f"{path}: there is no such run directory")
         if not cls.is_run(run.path):
+            if run.slurm_json.exists():
+                raise NotFoundError(
+                    f"{path}: the run has not started; how its Slurm job stands: "
+                    f"hpcslaq status {path} --slurm"
+                )
             raise NotFoundError(f"{path}: is not a run directory (it has no run.toml)")
         run._check_subdirectories()
         return run
