@@ -18,13 +18,15 @@ from hpcslaq.cli.queue import QueueView
 from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.report.build import RunReader
 from hpcslaq.report.outlook import job_eta_s, run_eta_s
-from hpcslaq.report.text import seconds
+from hpcslaq.report.text import checkpoint_problems, seconds
 
 #: How often `--watch` looks, s.
 _LOOK_S = 1.0
 #: A live run writes to its journal at least every round; so much later it counts as silent, s.
 _SILENCE_S = 15.0
 _SILENT_ROUNDS = 5.0
+#: Most jobs of which it is said that their checkpoints cannot be written.
+_MAX_WARNINGS = 3
 
 
 @click.command("status")
@@ -136,6 +138,8 @@ def _draw(
     if advice is not None:
         lines.append(Text(advice))
     lines += [Text(line) for line in queue.lines()]
+    warnings = checkpoint_problems(status)[:_MAX_WARNINGS]
+    lines += [Text(f"{job}: {why}", style="red") for job, why in warnings]
     return Group(*lines, draw(reader, status, max_rows=max_rows))
 
 
