@@ -113,6 +113,7 @@ class Coordinator:
             ev.GroupDissolved: self._group_dissolved,
             ev.ProgressReported: self._progress_reported,
             ev.CheckpointWritten: self._checkpoint_written,
+            ev.CheckpointFailed: self._checkpoint_failed,
             ev.JobPaused: self._job_paused,
             ev.JobFinished: self._job_finished,
             ev.JobStopped: self._job_stopped,
@@ -314,12 +315,19 @@ class Coordinator:
     def _checkpoint_written(self, event: ev.CheckpointWritten, now: float) -> list[cmd.Command]:
         record = self._record(event.job)
         next_state(event.job, record.state, Trigger.CHECKPOINTED)
+        self._put(changed(record, stored_iterations=event.iterations))
+        return []
+
+    def _checkpoint_failed(self, event: ev.CheckpointFailed, now: float) -> list[cmd.Command]:
+        record = self._record(event.job)
+        next_state(event.job, record.state, Trigger.CHECKPOINTED)
         return []
 
     def _job_paused(self, event: ev.JobPaused, now: float) -> list[cmd.Command]:
         record = self._current(event.job, event.generation, "paused")
         state = next_state(event.job, record.state, Trigger.PAUSED)
-        self._wait_again(self._dissolved(record, now), state, now)
+        record = replace(self._dissolved(record, now), stored_iterations=event.iterations)
+        self._wait_again(record, state, now)
         return []
 
     def _job_finished(self, event: ev.JobFinished, now: float) -> list[cmd.Command]:
@@ -672,7 +680,7 @@ def _order_under_way(record: JobRecord) -> cmd.Command:
     """The order that the job's record tells of."""
     name, generation, forming = record.name, record.generation, record.forming
     if record.state is JobState.STARTING:
-        return cmd.Start(name, generation, forming, record.iterations)
+        return cmd.Start(name, generation, forming, record.iterations, record.stored_iterations)
     if record.state is JobState.PAUSING:
         return cmd.Pause(name, generation, record.members[0])
     if record.state is JobState.STOPPING:

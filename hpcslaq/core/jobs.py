@@ -218,6 +218,8 @@ class JobRecord:
     #: Completed iterations and passes over the data that were reported.
     iterations: int = 0
     epochs: int = 0
+    #: Iterations in the newest checkpoint that was reported; 0: none was written.
+    stored_iterations: int = 0
     first_loss: float | None = None
     last_loss: float | None = None
     #: Largest drop of the loss in one iteration so far, >= 0 (D_j of SLAQ).

@@ -203,7 +203,14 @@ class Rank0:
             case cmd.Start():
                 spec, path = self._job(order.job)
                 leader, *others = order.members
-                lead = Lead(spec, path, order.generation, order.members, order.known_iterations)
+                lead = Lead(
+                    spec,
+                    path,
+                    order.generation,
+                    order.members,
+                    order.known_iterations,
+                    order.stored_iterations,
+                )
                 send(leader, TAG_ORDER, lead)
                 for rank in others:
                     send(rank, TAG_ORDER, Join(spec, path, order.generation, order.members))

@@ -230,7 +230,7 @@ class Worker:
             {**identity, "seed": spec.seed, "chunks": spec.num_chunks},
             self._plan.keep_checkpoints,
         )
-        loaded = store.load_newest()
+        loaded = store.load_newest(order.stored_iterations)
         if loaded is None:
             begin = time.perf_counter()
             state = initial_state(seat.spec, seat.model, seat.data)

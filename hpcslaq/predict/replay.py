@@ -64,7 +64,7 @@ def parse_losses(text: str, name: str) -> tuple[float, ...]:
             values = [float(field) for field in fields]
         except ValueError:
             if losses or number > 1 or not any(letter.isalpha() for letter in line):
-                raise DataError(f"{name}:{number}: {line.strip()!r} is not a number") from None
+                raise DataError(f"{name}:{number}: {line.strip()[:80]!r} is not a number") from None
             continue
         if len(values) > 2:
             raise DataError(

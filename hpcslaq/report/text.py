@@ -218,9 +218,25 @@ def rank_time_table(report: Mapping[str, Any]) -> TextTable:
 
 
 def problems(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(job, why) of those that failed or were refused or cancelled."""
+    """(job, why) of those that failed, were refused or cancelled, or cannot be checkpointed."""
     bad = ("failed", "rejected", "cancelled")
-    return [(job["name"], job["reason"]) for job in report["jobs"] if job["state"] in bad]
+    ended = [(job["name"], job["reason"]) for job in report["jobs"] if job["state"] in bad]
+    return ended + checkpoint_problems(report)
+
+
+def checkpoint_problems(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(job, why and how old the last good one is) of live jobs without fresh checkpoints."""
+    found = []
+    for job in report["jobs"]:
+        if job["checkpoint_problem"] is None or job["finished_at"] is not None:
+            continue
+        last = "there is no earlier one"
+        if job["checkpoint_age_s"] is not None:
+            age = seconds(job["checkpoint_age_s"])
+            last = f"the last good one, of iteration {job['checkpoint_iterations']}, is {age} old"
+        problem = f"no checkpoint can be written ({job['checkpoint_problem']}); {last}"
+        found.append((job["name"], problem))
+    return found
 
 
 def seconds(value: float | None) -> str:

@@ -48,6 +48,16 @@ def test_a_submitted_job_starts_on_the_ranks_that_the_policy_gives() -> None:
     assert world.idle() == {4}
 
 
+def test_a_job_starts_again_with_what_is_known_of_its_checkpoints() -> None:
+    world = running(4, a=2)
+    world.tell(ev.CheckpointWritten("a", 7, 1, 100, 0.1))
+    world.tell(ev.CheckpointFailed("a", 9, "No space left on device"))
+    world.restart({1: "h", 2: "h"})
+    _, event, orders = world.journal[-1]
+    assert isinstance(event, ev.RunStarted)
+    assert orders[0] == cmd.Start("a", 2, (1, 2), 0, 7)
+
+
 class Counting(Scripted):
     """Counts how often it is asked."""
 
@@ -431,7 +441,9 @@ def test_a_job_without_a_share_pauses_and_resumes_with_what_it_knew() -> None:
     world.pause("a")
     world.release()
     assert world.job("a").state is JobState.WAITING
-    assert orders_for("a", world.give(a=1)) == [cmd.Start("a", 2, (1,), known_iterations=3)]
+    assert orders_for("a", world.give(a=1)) == [
+        cmd.Start("a", 2, (1,), known_iterations=3, stored_iterations=3)
+    ]
     world.form("a")
     assert world.job("a").iterations == 3
     assert world.job("a").regroups == 0
@@ -767,33 +779,70 @@ TO_STATE = {
 
 #: Events about the job, right in every detail, that each state takes.
 LEGAL = {
-    JobState.WAITING: {"JobCancelled", "WeightChanged", "CheckpointWritten"},
+    JobState.WAITING: {"JobCancelled", "WeightChanged", "CheckpointWritten", "CheckpointFailed"},
     JobState.STARTING: {
-        *("JobCancelled", "WeightChanged", "CheckpointWritten", "GroupFormed", "JobFailed"),
+        *(
+            "JobCancelled",
+            "WeightChanged",
+            "CheckpointWritten",
+            "CheckpointFailed",
+            "GroupFormed",
+            "JobFailed",
+        ),
     },
     JobState.RUNNING: {
-        *("JobCancelled", "WeightChanged", "CheckpointWritten", "ProgressReported"),
+        *(
+            "JobCancelled",
+            "WeightChanged",
+            "CheckpointWritten",
+            "CheckpointFailed",
+            "ProgressReported",
+        ),
         *("JobFinished", "JobFailed", "GroupDissolved"),
     },
     JobState.REGROUPING: {
-        *("JobCancelled", "WeightChanged", "CheckpointWritten", "ProgressReported"),
+        *(
+            "JobCancelled",
+            "WeightChanged",
+            "CheckpointWritten",
+            "CheckpointFailed",
+            "ProgressReported",
+        ),
         *("JobFinished", "JobFailed", "GroupFormed", "GroupDissolved"),
     },
     JobState.PAUSING: {
-        *("JobCancelled", "WeightChanged", "CheckpointWritten", "ProgressReported"),
+        *(
+            "JobCancelled",
+            "WeightChanged",
+            "CheckpointWritten",
+            "CheckpointFailed",
+            "ProgressReported",
+        ),
         *("JobFinished", "JobFailed", "JobPaused", "GroupDissolved"),
     },
     JobState.STOPPING: {
-        *("JobCancelled", "WeightChanged", "CheckpointWritten", "ProgressReported"),
+        *(
+            "JobCancelled",
+            "WeightChanged",
+            "CheckpointWritten",
+            "CheckpointFailed",
+            "ProgressReported",
+        ),
         *("JobFinished", "JobFailed", "JobStopped", "GroupDissolved"),
     },
     JobState.FINISHING: {
-        *("JobCancelled", "WeightChanged", "CheckpointWritten", "ProgressReported"),
+        *(
+            "JobCancelled",
+            "WeightChanged",
+            "CheckpointWritten",
+            "CheckpointFailed",
+            "ProgressReported",
+        ),
         *("JobFinished", "JobFailed"),
     },
-    JobState.DONE: {"CheckpointWritten"},
-    JobState.FAILED: {"CheckpointWritten"},
-    JobState.CANCELLED: {"CheckpointWritten"},
+    JobState.DONE: {"CheckpointWritten", "CheckpointFailed"},
+    JobState.FAILED: {"CheckpointWritten", "CheckpointFailed"},
+    JobState.CANCELLED: {"CheckpointWritten", "CheckpointFailed"},
     JobState.REJECTED: set(),
 }
 
@@ -807,6 +856,7 @@ def job_events(job: str, generation: int, members: tuple[int, ...]) -> list[ev.E
         ev.GroupDissolved(job, generation),
         ev.ProgressReported(job, generation, 1, (1.0,), 0, 1.0, 2),
         ev.CheckpointWritten(job, 1, 1, 100, 0.1),
+        ev.CheckpointFailed(job, 1, "full"),
         ev.JobPaused(job, generation, 1),
         ev.JobFinished(job, generation, 1, 1, 1.0, "0", "0", "epochs"),
         ev.JobStopped(job, generation),
