@@ -29,7 +29,7 @@ def command(name: str | None, as_json: bool) -> None:
         emit_json(descriptions if name is None else descriptions[0])
     elif name is None:
         terminal().print(_overview(descriptions))
-        click.echo("options of one: hpcslaq models NAME")
+        click.echo("one with its options: hpcslaq models NAME")
     else:
         _show(descriptions[0])
 
@@ -78,12 +78,10 @@ def _paragraphs(model_class: type[Model]) -> str:
 
 
 def _overview(descriptions: list[dict[str, Any]]) -> Table:
-    table = Table("model", "what it is", "convergence", "options", box=None, pad_edge=False)
+    table = Table("model", "convergence", "what it is", box=None, pad_edge=False)
     for model in descriptions:
-        options = ", ".join(option["name"] for option in model["options"])
         first_line = model["doc"].partition("\n")[0]
-        cells = (model["name"], first_line, model["convergence"], options)
-        table.add_row(*map(escape, cells))
+        table.add_row(*map(escape, (model["name"], model["convergence"], first_line)))
     return table
 
 

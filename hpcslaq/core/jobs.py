@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from hpcslaq.core.utility import UtilityCurve
+
 #: Slack of counts that come out of a division.
 ROUNDING = 1e-9
 
@@ -46,6 +48,9 @@ class JobState(Enum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     REJECTED = "rejected"
+
+    # That of Enum hashes the name anew each time, which is felt in tables of transitions.
+    __hash__ = object.__hash__
 
     @property
     def is_final(self) -> bool:
@@ -90,6 +95,8 @@ class JobSpec:
     convergence: Convergence = Convergence.SUBLINEAR
     #: Hyperparameters by name: numbers, strings, booleans, None, or lists of these.
     options: Mapping[str, object] = field(default_factory=dict)
+    #: What the job is worth by the time that it takes; None: the policy's default.
+    utility: UtilityCurve | None = None
     sync: Sync = Sync.ALLREDUCE
     #: Parameter servers of a `ps` job, the same number whatever the job holds; 0: see below.
     num_servers: int = 0
@@ -211,6 +218,8 @@ class JobRecord:
     #: Completed iterations and passes over the data that were reported.
     iterations: int = 0
     epochs: int = 0
+    #: Iterations in the newest checkpoint that was reported; 0: none was written.
+    stored_iterations: int = 0
     first_loss: float | None = None
     last_loss: float | None = None
     #: Largest drop of the loss in one iteration so far, >= 0 (D_j of SLAQ).
@@ -225,6 +234,8 @@ class JobRecord:
     regroup_s: float = 0.0
     #: When the number of its workers last changed.
     changed_at: float = 0.0
+    #: What a policy that plans ahead promised the job (`policy.Planner`); only it can read this.
+    plan: object = None
     #: Why the job is in its (final) state, for people.
     reason: str = ""
 

@@ -7,9 +7,9 @@ view. It proposes; the coordinator checks the bounds and disposes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from hpcslaq.core.events import ProgressReported
 from hpcslaq.core.jobs import JobRecord, JobSpec
@@ -18,6 +18,9 @@ from hpcslaq.errors import PolicyError
 #: Worker ranks by job name; a job that is not named gets none. Some of the ranks of a job with
 #: parameter servers serve (`JobSpec.workers_among`).
 Allocation = Mapping[str, int]
+
+#: Part of a round by which an instant may lie before it and still counts as in it (rounding).
+ROUND_SLACK = 1e-6
 
 
 class Forecaster(Protocol):
@@ -63,6 +66,10 @@ class ClusterView:
     jobs: tuple[JobRecord, ...]
     #: The forecaster that the policy asked for; of the type that it asked for.
     forecaster: Forecaster
+    #: All jobs ever submitted, also those that have ended, by name in the order of arrival.
+    history: Mapping[str, JobRecord] = field(default_factory=dict)
+    #: Usable ranks by host, sorted by host; empty where it does not matter.
+    hosts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,10 @@ class Admission:
 
     is_accepted: bool
     reason: str = ""
+    #: Becomes `JobRecord.plan`, also of a job that is refused.
+    plan: object = None
+    #: What is to be in the journal about it (`commands.Note`); empty: nothing.
+    facts: Mapping[str, object] = field(default_factory=dict)
 
 
 class Policy(Protocol):
@@ -90,6 +101,20 @@ class Policy(Protocol):
         """Ranks for each job of the view: 0, or min_ranks to rank_limit of the job.
 
         The sum is at most `view.num_ranks`. The same view gives the same answer.
+        """
+
+
+@runtime_checkable
+class Planner(Protocol):
+    """A policy that makes each job a plan over future rounds, and revises plans.
+
+    Rounds of a run under such a policy begin at multiples of their length.
+    """
+
+    def revise(self, view: ClusterView) -> Mapping[str, Admission]:
+        """Jobs of the view whose plan changes; called before each `allocate`.
+
+        A job that waits can be refused, too. The same view gives the same answer.
         """
 
 

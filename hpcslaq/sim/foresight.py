@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcslaq.core.jobs import JobSpec
-from hpcslaq.core.policy import Admission, Allocation, ClusterView, Forecaster, Policy
+from hpcslaq.core.policy import Admission, Allocation, ClusterView, Forecaster, Planner, Policy
 from hpcslaq.predict.drop import DropForecaster
 from hpcslaq.predict.oracle import OracleForecaster
 from hpcslaq.predict.outlook import Outlook
@@ -58,11 +58,22 @@ class Foretold:
         return self.policy.allocate(view)
 
 
+@dataclass(frozen=True, slots=True)
+class ForetoldPlanner(Foretold):
+    """`Foretold` for a policy that plans ahead."""
+
+    def revise(self, view: ClusterView) -> Mapping[str, Admission]:
+        """As the policy does."""
+        assert isinstance(self.policy, Planner)
+        return self.policy.revise(view)
+
+
 def foretold(policy: Policy, jobs: Iterable[SimJob]) -> Foretold:
     """The policy, told the truth of these jobs."""
+    kind = ForetoldPlanner if isinstance(policy, Planner) else Foretold
     is_oracle = isinstance(policy.forecaster(), OracleForecaster)
     name = policy.name if is_oracle else policy.name + SUFFIX
-    return Foretold(policy, {job.name: job for job in jobs}, name)
+    return kind(policy, {job.name: job for job in jobs}, name)
 
 
 class _ToldOracle(OracleForecaster):

@@ -36,6 +36,13 @@ def test_all_models_are_listed_with_all_their_options(invoke: Invoke) -> None:
         assert all(option["doc"] and option["valid"] for option in model["options"])
 
 
+def test_the_overview_fits_a_terminal_and_lists_every_model(invoke: Invoke) -> None:
+    lines = invoke("models").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == list(MODELS)
+    assert max(map(len, lines)) <= 120
+    assert lines[-1] == "one with its options: hpcslaq models NAME"
+
+
 def test_one_model_is_one_value(invoke: Invoke) -> None:
     model = json.loads(invoke("models", "logistic", "--json").stdout)
     l2 = next(option for option in model["options"] if option["name"] == "l2")

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcslaq.core.jobs import Convergence, JobSpec, Sync
+from hpcslaq.core.utility import UtilityCurve, UtilityKind
 from hpcslaq.errors import JobFileError, NotFoundError, TrainingError
 from hpcslaq.record import jobfile, tomlfile
 from hpcslaq.record.jobfile import (
@@ -473,7 +474,10 @@ def test_an_impossible_value_is_named_by_its_key(line: str, message: str) -> Non
         ("defaults.epochs = 'a'", "defaults.epochs: must be an integer, got 'a'"),
         ("defaults.options = 1", "defaults.options: must be a table, got 1"),
         ("a = ", "line 1 (end of file): is not TOML: Invalid value"),
-        ("\n\na = 1\na = 2\n", "line 4, column 6: is not TOML: Cannot overwrite a value"),
+        (
+            "\n\na = 1\na = 2\n",
+            "line 4, column 6: is not TOML: this key was given a value before, got 'a = 2'",
+        ),
         ("a = = 1", "line 1, column 5: is not TOML: Invalid value"),
         ("\na = [", "line 2 (end of file): is not TOML: Invalid value"),
         ("a = " + "[" * 5000, "file: is nested too deeply"),
@@ -667,3 +671,47 @@ def test_data_may_be_the_path_of_a_file_beside_the_job_file(tmp_path: Path) -> N
     assert job_file.data == {path: {"path": path}}
     with pytest.raises(JobFileError, match=r"data: there is no such file, got '.*lost\.csv'"):
         parse_job_file(text.replace("table", "lost"), str(tmp_path / "jobs.toml"), CATALOGUE)
+
+
+UTILITIES = {
+    'kind = "constant", peak = 10': UtilityCurve(UtilityKind.CONSTANT, 10),
+    'kind = "sigmoid", peak = 50, target = "30s", steepness = 0.5': UtilityCurve(
+        UtilityKind.SIGMOID, 50, 30.0, 0.5
+    ),
+    'kind = "linear", peak = 5, target = "1m"': UtilityCurve(UtilityKind.LINEAR, 5, 60.0),
+    'kind = "step", peak = 5, target = 7': UtilityCurve(UtilityKind.STEP, 5, 7.0),
+    'kind = "table", values = [9, 4, 0], every = "20s"': UtilityCurve(
+        UtilityKind.TABLE, values=(9.0, 4.0, 0.0), every_s=20.0
+    ),
+}
+
+
+@pytest.mark.parametrize("table", UTILITIES)
+def test_a_utility_is_read_and_comes_back_from_the_resolved_file(table: str) -> None:
+    job_file = parse(SMALL + f"utility = {{ {table} }}\n")
+    assert job_file.jobs[0].utility == UTILITIES[table]
+    back = parse(dump_toml(to_document(job_file)))
+    assert back.jobs[0].utility == UTILITIES[table]
+
+
+def test_a_utility_of_the_defaults_holds_for_jobs_without_one() -> None:
+    defaults = '[defaults]\nutility = { kind = "constant", peak = 3 }\n'
+    assert parse(defaults + SMALL).jobs[0].utility == UtilityCurve(UtilityKind.CONSTANT, 3.0)
+
+
+@pytest.mark.parametrize(
+    "table, message",
+    [
+        ('kind = "cubic"', "utility.kind: unknown value"),
+        ("peak = 3", "utility.kind: is missing"),
+        ('kind = "constant"', "utility.peak: is missing"),
+        ('kind = "sigmoid", peak = 3, target = 5', "utility.steepness: is missing (sigmoid"),
+        ('kind = "step", peak = 3', "utility.target: is missing (step utility)"),
+        ('kind = "step", peak = 3, target = "soon"', "utility.target: must be a duration"),
+        ('kind = "constant", peak = 3, every = 2', "utility.every: is not used"),
+        ('kind = "table", values = [1, 2], every = 1', "utility.values: "),
+        ('kind = "constant", peak = 3, color = 2', "utility.color: unknown key"),
+    ],
+)
+def test_an_impossible_utility_is_named_by_its_key(table: str, message: str) -> None:
+    assert message in problem(SMALL + f"utility = {{ {table} }}\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.report.build import build_report
 from hpcslaq.report.html import render_page
@@ -30,7 +32,7 @@ def test_the_headline_says_how_it_ended(ended_run: RunDirectory, open_run: RunDi
 def test_the_facts_of_an_ended_run(ended_run: RunDirectory) -> None:
     assert facts(build_report(ended_run)) == [
         ("makespan", "6s"),
-        ("regroups", "1 (500ms p50, 500ms longest)"),
+        ("regroups of running jobs", "1 (500ms p50, 500ms longest)"),
         ("rank-time lost outside training", "26.32 %"),
         ("idle rank-time", "16.7 %"),
         ("coordinator's tick", "0.1ms (p50), 2ms (p99)"),
@@ -61,6 +63,13 @@ def test_the_table_of_jobs(ended_run: RunDirectory) -> None:
 def test_all_metrics_are_shown_where_there_is_room(ended_run: RunDirectory) -> None:
     rows = job_table(build_report(ended_run), all_metrics=True).rows
     assert "auc 0.75, nan 1.5" in rows[0]
+
+
+@pytest.mark.parametrize(("num", "said"), [(0, ""), (1, "; 1 pause"), (2, "; 2 pauses")])
+def test_pauses_are_told_beside_the_regroups(ended_run: RunDirectory, num: int, said: str) -> None:
+    report = build_report(ended_run)
+    report["run"]["pauses"] = num
+    assert dict(facts(report))["regroups of running jobs"] == f"1 (500ms p50, 500ms longest){said}"
 
 
 def test_references_stand_beside_what_is_compared_with_them(ended_run: RunDirectory) -> None:
