@@ -115,7 +115,7 @@ def _why(
     given: int,
 ) -> str:
     """Why it has `given` workers where no gain decided it."""
-    least = record.spec.min_workers
+    least = record.spec.min_ranks
     if given == 0:
         return ""
     if isinstance(policy, SlaqPolicy):
@@ -140,7 +140,7 @@ def _first_in_s(policy: Policy, view: ClusterView, record: JobRecord) -> float |
     patience_s = getattr(policy, "patience_rounds", math.inf) * view.round_s
     since = max(record.submitted_at, record.changed_at)
     left = since + patience_s - view.now
-    return left if 0.0 < left < math.inf and record.spec.min_workers <= view.num_ranks else None
+    return left if 0.0 < left < math.inf and record.spec.min_ranks <= view.num_ranks else None
 
 
 def _taken_by(view: ClusterView, proposal: Allocation) -> tuple[tuple[str, int], ...]:
