@@ -42,8 +42,21 @@ def describe_model(name: str) -> dict[str, Any]:
         "class": f"{model_class.__module__}:{model_class.__qualname__}",
         "doc": _paragraphs(model_class),
         "convergence": model_class.convergence_of(validate_options(model_class, {})).value,
+        "servers": _server_solvers(model_class),
         "options": [_describe_option(key, option) for key, option in model_class.options.items()],
     }
+
+
+def _server_solvers(model_class: type[Model]) -> bool | list[str]:
+    """Whether parameter servers can train it; the solvers with which, where it has several."""
+    solver = model_class.options.get("solver")
+    values = solver.choices if solver is not None else ()
+    can = [
+        str(value)
+        for value in values
+        if not model_class.sync_problem(validate_options(model_class, {"solver": value}))
+    ]
+    return can or not model_class.sync_problem(validate_options(model_class, {}))
 
 
 def _describe_option(key: str, option: Option) -> dict[str, Any]:
@@ -76,7 +89,10 @@ def _show(model: dict[str, Any]) -> None:
     console = terminal()
     console.print(escape(f"{model['name']}  ({model['class']})"))
     console.print(escape(model["doc"]))
-    console.print(f"convergence class (with the defaults): {model['convergence']}\n")
+    console.print(f"convergence class (with the defaults): {model['convergence']}")
+    servers = model["servers"]
+    said = f"with the solvers {', '.join(servers)}" if isinstance(servers, list) else ""
+    console.print(f"parameter servers: {said or ('yes' if servers else 'no')}\n")
     if not model["options"]:
         console.print("no options")
         return

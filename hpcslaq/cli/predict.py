@@ -15,6 +15,8 @@ from hpcslaq.core.jobs import Convergence
 from hpcslaq.errors import DataError, NotFoundError
 from hpcslaq.predict.replay import PREDICTORS, START, parse_losses, replay_losses
 
+#: Longest file that is read.
+_MAX_BYTES = 64 * 2**20
 #: Horizons where none is asked for.
 _HORIZONS = (1, 5, 10)
 #: Columns of the table: heading and figure.
@@ -103,11 +105,18 @@ def command(
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         raise NotFoundError(f"{path}: there is no such file") from None
     except IsADirectoryError:
         raise DataError(f"{path}: is a directory, not a file of losses") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(data) > _MAX_BYTES:
+        raise DataError(f"{path}: is longer than {_MAX_BYTES} bytes")
+    try:
+        return data.decode()
     except UnicodeDecodeError:
         raise DataError(f"{path}: is not a text file") from None
 

@@ -68,14 +68,14 @@ def explain_job(policy: Policy, view: ClusterView, job: str) -> Explanation:
     plan = _plan(policy, view)
     row = plan.demand.names.index(job) if plan and job in plan.demand.names else None
     following = _next_worker_to(policy, view, proposal)
-    can_grow = given < record.spec.worker_limit
+    can_grow = given < record.spec.rank_limit
     found = Explanation(
         job=job,
         policy=policy.name,
         given=given,
         held=record.target,
-        least=record.spec.min_workers,
-        limit=record.spec.worker_limit,
+        least=record.spec.min_ranks,
+        limit=record.spec.rank_limit,
         gain=gain,
         rate=None if gain is None else gain / given,
         price=price,

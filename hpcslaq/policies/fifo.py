@@ -47,14 +47,19 @@ class FifoPolicy(AcceptsAll):
 def serve_in_order(demand: Demand, order: np.ndarray, num_ranks: int) -> np.ndarray:
     """Counts (n,): along `order : (n,)` each job takes what is left, up to its limit."""
     counts = np.zeros(len(demand), dtype=np.int64)
-    left = num_ranks
-    bounds = zip(
-        order.tolist(), demand.least[order].tolist(), demand.limit[order].tolist(), strict=True
-    )
-    for index, least, limit in bounds:
+    least, limit = demand.least[order], demand.limit[order]
+    # Those in front that all get their limit, and then one by one.
+    taken = np.cumsum(limit)
+    num = int(np.searchsorted(taken, num_ranks, side="right"))
+    counts[order[:num]] = limit[:num]
+    left = num_ranks - (int(taken[num - 1]) if num else 0)
+    rest = num + np.flatnonzero(least[num:] <= left)
+    for index, fewest, most in zip(
+        order[rest].tolist(), least[rest].tolist(), limit[rest].tolist(), strict=True
+    ):
         if left == 0:
             break
-        if least <= left:
-            counts[index] = min(limit, left)
-            left -= counts[index]
+        if fewest <= left:
+            counts[index] = min(most, left)
+            left -= min(most, left)
     return counts

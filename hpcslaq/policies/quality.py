@@ -131,13 +131,18 @@ class QualityPolicy(AcceptsAll):
 
     def allocate(self, view: ClusterView) -> Allocation:
         """Workers by job; see the class."""
-        return self.plan(view).allocation
+        demand = Demand.of(view)
+        if _leaves_no_choice(demand, view.num_ranks):
+            return demand.allocation(demand.limit)
+        return self._plan(view, demand).allocation
 
     def plan(self, view: ClusterView) -> Plan:
         """The allocation with its reasons."""
+        return self._plan(view, Demand.of(view))
+
+    def _plan(self, view: ClusterView, demand: Demand) -> Plan:
         if not isinstance(view.forecaster, DropForecaster):
             raise PolicyError(f"{self.name}: the view holds another policy's forecaster")
-        demand = Demand.of(view)
         rule = QualityRule(
             (1.0, self.horizon_rounds),
             self.optimism,
@@ -146,6 +151,12 @@ class QualityPolicy(AcceptsAll):
             self.patience_rounds,
         )
         return plan_quality(view, demand, view.forecaster.predict(demand.names), rule)
+
+
+def _leaves_no_choice(demand: Demand, num_ranks: int) -> bool:
+    """Whether no job can shrink or grow and all fit: then nobody need predict anything."""
+    limit = demand.limit
+    return int(limit.sum()) <= num_ranks and bool((demand.least >= limit).all())
 
 
 def plan_quality(view: ClusterView, demand: Demand, outlook: Outlook, rule: QualityRule) -> Plan:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hpcslaq.core.jobs import Convergence
 from hpcslaq.errors import DataError
 from hpcslaq.predict.curves import MIN_POINTS
-from hpcslaq.predict.drop import LossHistory
+from hpcslaq.predict.history import LossHistory
 from hpcslaq.predict.published import published_drops
 from hpcslaq.predict.slaq import predict_curve
 
@@ -64,7 +64,7 @@ def parse_losses(text: str, name: str) -> tuple[float, ...]:
             values = [float(field) for field in fields]
         except ValueError:
             if losses or number > 1 or not any(letter.isalpha() for letter in line):
-                raise DataError(f"{name}:{number}: {line.strip()!r} is not a number") from None
+                raise DataError(f"{name}:{number}: {line.strip()[:80]!r} is not a number") from None
             continue
         if len(values) > 2:
             raise DataError(
@@ -120,12 +120,13 @@ def replay_losses(
 
 def _follow_drops(loss: Floats, ahead: Floats, target: float | None) -> tuple[Floats, Floats]:
     """Signed drops and half-widths, (N, horizons), row k - 1 after k losses."""
-    history = LossHistory(target)
+    history = LossHistory(ahead, target)
     drops, widths = np.zeros((len(loss), len(ahead))), np.zeros((len(loss), len(ahead)))
     for index, value in enumerate(loss.tolist()):
         history.observe((value,))
         if index + 1 >= START:
-            drops[index], widths[index] = history.drops(ahead)
+            found = history.answer()
+            drops[index], widths[index] = found.drops[0], found.widths[0]
     return drops, widths
 
 

@@ -37,6 +37,8 @@ class JobSummary:
         "_past_segments",
         "checkpoint_at",
         "checkpoint_bytes",
+        "checkpoint_iterations",
+        "checkpoint_problem",
         "details",
         "epochs",
         "failure",
@@ -94,6 +96,9 @@ class JobSummary:
         self.num_checkpoints = 0
         self.checkpoint_bytes = 0
         self.checkpoint_at: float | None = None
+        self.checkpoint_iterations = 0
+        #: Why checkpoints cannot be written any more; empty while they can.
+        self.checkpoint_problem = ""
         #: Why the job is in its final state.
         self.reason = ""
         self.failure: str | None = None
@@ -206,11 +211,23 @@ class JobSummary:
                 self.series.pop()
         self.iterations = iterations
 
+    def _checkpoint_age_s(self, now: float) -> float | None:
+        """How much work a restart would repeat at most, s; None without a checkpoint or a need."""
+        if self.checkpoint_at is None or self.state.is_final:
+            return None
+        return max(0.0, now - self.checkpoint_at)
+
     def _checkpoint(self, now: float, event: ev.CheckpointWritten) -> None:
         self.move(Trigger.CHECKPOINTED, now)
         self.num_checkpoints += 1
         self.checkpoint_bytes = event.num_bytes
         self.checkpoint_at = now
+        self.checkpoint_iterations = event.iterations
+        self.checkpoint_problem = ""
+
+    def _checkpoint_failed(self, now: float, event: ev.CheckpointFailed) -> None:
+        self.move(Trigger.CHECKPOINTED, now)
+        self.checkpoint_problem = event.message
 
     def _dissolved(self, now: float, event: ev.GroupDissolved) -> None:
         self.move(Trigger.DISSOLVED, now)
@@ -295,6 +312,9 @@ class JobSummary:
             "checkpoints": self.num_checkpoints,
             "checkpoint_bytes": self.checkpoint_bytes,
             "checkpoint_at": self.checkpoint_at,
+            "checkpoint_iterations": self.checkpoint_iterations,
+            "checkpoint_age_s": self._checkpoint_age_s(now),
+            "checkpoint_problem": self.checkpoint_problem or None,
             "usage_s": {key: finite(value) for key, value in sorted(self.usage_s.items())},
             "failure": self.failure,
             "details": self.details,
@@ -314,6 +334,7 @@ def finite(value: float | None) -> float | None:
 _HANDLERS: dict[type, Callable[[JobSummary, float, Any], None]] = {
     ev.ProgressReported: JobSummary._progress,
     ev.CheckpointWritten: JobSummary._checkpoint,
+    ev.CheckpointFailed: JobSummary._checkpoint_failed,
     ev.GroupDissolved: JobSummary._dissolved,
     ev.JobPaused: JobSummary._paused,
     ev.JobFinished: JobSummary._finished,

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, fields, replace
 
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.errors import HpcslaqError
-from hpcslaq.record.codec import Codec
+from hpcslaq.record.codec import JOB_CLASSES, Codec
 from hpcslaq.record.rundir import RunDirectory, RunDirectoryError
 
-_CODEC = Codec((JobSpec,))
+_CODEC = Codec(JOB_CLASSES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +87,20 @@ class RunPlan:
         """The plan that `write` wrote."""
         document = run.read_run_toml()
         try:
-            return cls(
-                jobs=tuple(_CODEC.from_json(job) for job in document["job"]),
-                data_paths={key: item["path"] for key, item in document["data"].items()},
-                job_file=document["job_file"],
-                references=document.get("reference", {}),
-                self_checks=tuple(document.get("self_checks", ())),
-                **{name: document["run"][name] for name in _SETTINGS},
+            plan: RunPlan = Codec((JobSpec, cls)).from_json(
+                {
+                    "type": cls.__name__,
+                    "jobs": document["job"],
+                    "data_paths": {key: item["path"] for key, item in document["data"].items()},
+                    "job_file": document["job_file"],
+                    "references": document.get("reference", {}),
+                    "self_checks": document.get("self_checks", []),
+                    **{name: document["run"][name] for name in _SETTINGS},
+                }
             )
-        except (KeyError, TypeError, HpcslaqError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, HpcslaqError) as error:
             raise RunDirectoryError(f"{run.run_toml}: is damaged: {error!r}") from None
+        return plan
 
 
 def _unequal(mine: object, theirs: object) -> Iterator[tuple[str, object, object]]:

@@ -293,6 +293,7 @@ _HANDLERS: dict[type, Callable[[RunSummary, float, Any], bool]] = {
     ev.GroupDissolved: RunSummary._job_event,
     ev.ProgressReported: RunSummary._job_event,
     ev.CheckpointWritten: RunSummary._job_event,
+    ev.CheckpointFailed: RunSummary._job_event,
     ev.JobPaused: RunSummary._job_event,
     ev.JobFinished: RunSummary._job_event,
     ev.JobStopped: RunSummary._job_event,

@@ -49,6 +49,15 @@ def test_one_model_is_one_value(invoke: Invoke) -> None:
     assert (l2["type"], l2["valid"], l2["default"]) == ("float", "float >= 0", 0.0)
 
 
+def test_it_is_said_which_solvers_parameter_servers_can_run(invoke: Invoke) -> None:
+    models = {model["name"]: model for model in json.loads(invoke("models", "--json").stdout)}
+    assert models["logistic"]["servers"] == models["mlp"]["servers"] == ["sgd", "momentum", "adam"]
+    assert models["kmeans"]["servers"] is models["gbt"]["servers"] is False
+    text = invoke("models", "svm").stdout
+    assert "parameter servers: with the solvers sgd, momentum, adam" in text
+    assert "parameter servers: no" in invoke("models", "lda").stdout
+
+
 def test_a_users_model_is_shown_by_its_file(invoke: Invoke, tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     path.write_text(OWN)

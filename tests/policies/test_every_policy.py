@@ -41,14 +41,14 @@ def test_an_allocation_keeps_every_bound_and_wastes_nothing(
     for record in view.jobs:
         given_to = allocation.get(record.name, 0)
         if given_to == 0:
-            assert record.spec.min_workers > left, "a waiting job would have fitted"
+            assert record.spec.min_ranks > left, "a waiting job would have fitted"
         elif name not in THRIFTY:
-            assert left == 0 or given_to == record.spec.worker_limit, "workers were wasted"
-        elif left and given_to < record.spec.worker_limit:
+            assert left == 0 or given_to == record.spec.rank_limit, "workers were wasted"
+        elif left and given_to < record.spec.rank_limit:
             outlook = view.forecaster.predict((record.name,))
             steps = outlook.seconds(
                 np.zeros(left, dtype=np.int64),
-                np.arange(given_to + 1.0, given_to + 1.0 + left).clip(max=record.spec.worker_limit),
+                np.arange(given_to + 1.0, given_to + 1.0 + left).clip(max=record.spec.rank_limit),
             )
             now = outlook.seconds(np.array([0]), np.array([float(given_to)]))
             assert steps.min() >= 0.999 * now[0], "workers that would have helped were wasted"
@@ -100,7 +100,7 @@ def test_nobody_waits_longer_than_patience_and_one_round_per_job(
     policy = make_policy(name, patience_rounds=patience)
     view = view_of(policy, num_ranks, jobs, round_s=round_s)
     records = [replace(r, submitted_at=1000.0, changed_at=1000.0) for r in view.jobs]
-    waits = dict.fromkeys((r.name for r in records if r.spec.min_workers <= num_ranks), 0)
+    waits = dict.fromkeys((r.name for r in records if r.spec.min_ranks <= num_ranks), 0)
     for number in range(20):
         now = 1000.0 + number * round_s
         allocation = policy.allocate(replace(view, now=now, jobs=tuple(records)))

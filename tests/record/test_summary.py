@@ -372,6 +372,7 @@ _items = st.one_of(
         _rank,
     ),
     st.builds(ev.CheckpointWritten, _job, _small, _small, _small, st.floats(0, 1)),
+    st.builds(ev.CheckpointFailed, _job, _small, st.just("full")),
     st.builds(ev.JobPaused, _job, _small, _small),
     st.builds(finish, _job, _small, _loss),
     st.builds(ev.JobStopped, _job, _small),

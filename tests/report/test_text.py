@@ -6,6 +6,7 @@ import pytest
 
 from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.report.build import build_report
+from hpcslaq.report.html import render_page
 from hpcslaq.report.text import (
     TextTable,
     facts,
@@ -125,3 +126,14 @@ def test_a_narrow_table_does_without_its_spare_columns_in_their_order() -> None:
     assert table.fitted(13, spare) == table
     assert table.fitted(12, spare) == TextTable(("a", "ccc"), (False, False), (("1234", "1"),))
     assert table.fitted(1, spare) == TextTable(("a",), (False,), (("1234",),))
+
+
+def test_no_digest_is_shown_where_none_could_be_expected_again(ended_run: RunDirectory) -> None:
+    report = build_report(ended_run)
+    report["jobs"][0]["staleness"] = "unbounded"
+    row = result_table(report).rows[0]
+    assert row[-2:] == ("none: staleness unbounded",) * 2
+    html = render_page(report, None, "")
+    assert "Not so for jobs with staleness" in html
+    report["jobs"][0]["staleness"] = 0
+    assert "Not so for jobs" not in render_page(report, None, "")
