@@ -46,7 +46,10 @@ class OracleSlaqPolicy(AcceptsAll):
 
 @dataclass(frozen=True, slots=True)
 class OracleQualityPolicy(AcceptsAll):
-    """The rule of `quality` with the true losses and step times, hence without optimism."""
+    """The rule of `quality` with the true losses and step times, hence without optimism.
+
+    Source: own, as `quality`; no other deviation from it.
+    """
 
     horizon_rounds: float = 4.0
     regroup_s: float = 0.05

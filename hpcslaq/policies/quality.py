@@ -84,6 +84,10 @@ class Plan:
 class QualityPolicy(AcceptsAll):
     """Maximise the predicted drop of the users' normalised losses, all jobs together.
 
+    Source: own; SLAQ's aim (SoCC 2017). It deviates from SLAQ in all that follows, with the concave
+    hull after Everett (1963), a bonus for the unknown after Auer et al. (UCB, 2002), the best rate
+    over several horizons after Gittins' index (1979), ageing after Tiresias (NSDI 2019).
+
     - The gain of a job on n workers is its predicted drop, plus `optimism` times the half-width
       of its interval (so little-known jobs are explored: upper confidence bound), over the whole
       drop that is expected of it, times its weight; the best rate over 1 and `horizon_rounds`
