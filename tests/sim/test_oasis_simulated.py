@@ -172,6 +172,18 @@ def test_a_lost_host_is_survived() -> None:
     assert sum(record.state is JobState.DONE for record in result.records.values()) >= 2
 
 
+@pytest.mark.parametrize("policy", [OasisPolicy(), OasisElasticPolicy()], ids=lambda p: p.name)
+def test_a_job_that_needs_more_ranks_than_are_left_waits_for_the_next_start(
+    policy: OasisPolicy,
+) -> None:
+    large = job("large", alone_s=120.0, min_workers=5, utility=sigmoid(50.0, 90.0, 0.05))
+    small = job("small", alone_s=60.0, kind="n", arrival_s=2.0, utility=sigmoid(50.0, 90.0, 0.05))
+    losses = [(11.0, ev.RankLost(rank, "gone")) for rank in (1, 2, 3)]
+    result = run(policy, [large, small], happenings=losses)
+    assert result.exit_code == 75 and not result.records["large"].state.is_final
+    assert result.records["small"].state is JobState.DONE
+
+
 def test_a_job_with_parameter_servers_gets_ranks_for_workers_and_servers() -> None:
     served = job(
         "served", alone_s=60.0, sync=Sync.PS, num_servers=2, utility=sigmoid(60.0, 60.0, 0.05)
