@@ -17,7 +17,8 @@ from dataclasses import dataclass
 class Start:
     """Form the first group of a waiting job; `members[0]` leads and loads the state.
 
-    The leader takes the newest valid checkpoint, or the initial state where none was written.
+    The leader takes the newest valid checkpoint, or the initial state where none was written:
+    `stored_iterations` says whether one was, so that a lost one is no silent start from zero.
     """
 
     job: str
@@ -25,6 +26,8 @@ class Start:
     members: tuple[int, ...]
     #: Iterations whose losses are known already; later ones of the history are to be reported.
     known_iterations: int = 0
+    #: Iterations in the newest checkpoint that was written; 0: none was.
+    stored_iterations: int = 0
 
 
 @dataclass(frozen=True, slots=True)

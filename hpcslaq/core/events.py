@@ -117,6 +117,18 @@ class CheckpointWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointFailed:
+    """A checkpoint after `iterations` could not be written: the job goes on, older ones stay.
+
+    Said once, until one is written again.
+    """
+
+    job: str
+    iterations: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobPaused:
     """The group is dissolved; the state after `iterations` is in a checkpoint."""
 
@@ -210,6 +222,7 @@ Event = (
     | GroupDissolved
     | ProgressReported
     | CheckpointWritten
+    | CheckpointFailed
     | JobPaused
     | JobFinished
     | JobStopped

@@ -49,6 +49,9 @@ class JobState(Enum):
     CANCELLED = "cancelled"
     REJECTED = "rejected"
 
+    # That of Enum hashes the name anew each time, which is felt in tables of transitions.
+    __hash__ = object.__hash__
+
     @property
     def is_final(self) -> bool:
         """Whether the job has ended for good."""
@@ -100,8 +103,8 @@ class JobSpec:
     #: One server for so many workers (>= 1), so that both numbers change with the job's ranks.
     #: A `ps` job has either this or `num_servers`.
     workers_per_server: float | None = None
-    #: Passes that a worker may be ahead of the slowest: 0 is synchronous, None without bound.
-    staleness: int | None = 0
+    #: Passes that a worker may be ahead of the slowest: 0 is synchronous, infinity without bound.
+    staleness: float = 0
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -129,8 +132,8 @@ class JobSpec:
 
     def _check_servers(self) -> None:
         _at_least("num_servers", self.num_servers, 0)
-        if self.staleness is not None:
-            _at_least("staleness", self.staleness, 0)
+        if not (self.staleness >= 0 and (self.staleness == math.inf or self.staleness % 1 == 0)):
+            raise ValueError(f"staleness: {self.staleness} is no whole number >= 0, nor infinite")
         ratio = self.workers_per_server
         if ratio is not None and not (math.isfinite(ratio) and ratio >= 1):
             raise ValueError(f"workers_per_server: {ratio} is not a finite number >= 1")
@@ -215,6 +218,8 @@ class JobRecord:
     #: Completed iterations and passes over the data that were reported.
     iterations: int = 0
     epochs: int = 0
+    #: Iterations in the newest checkpoint that was reported; 0: none was written.
+    stored_iterations: int = 0
     first_loss: float | None = None
     last_loss: float | None = None
     #: Largest drop of the loss in one iteration so far, >= 0 (D_j of SLAQ).

@@ -34,6 +34,8 @@ class Trigger(Enum):
     LOST_ALL = "lost all ranks"
     RESTARTED = "run restarted"
 
+    __hash__ = object.__hash__  # as for JobState
+
 
 #: (state, trigger) -> next state. What is not here is illegal.
 TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {

@@ -14,6 +14,8 @@ from types import TracebackType
 import numpy as np
 from mpi4py import MPI
 
+from hpcslaq.mpi.post import Post
+
 
 class GroupFactory:
     """Makes the communicators of jobs out of the workers' communicator, and counts them."""
@@ -64,6 +66,7 @@ class JobGroup:
         self.index = comm.Get_rank()
         self.num_members = comm.Get_size()
         self._is_free = False
+        self._post = Post(comm)
 
     def __enter__(self) -> JobGroup:
         return self
@@ -85,6 +88,7 @@ class JobGroup:
         """Free the communicator; harmless when it is free already."""
         if not self._is_free:
             self._is_free = True
+            self._post.close()
             self._factory.num_alive -= 1
             self._comm.Free()
 
@@ -129,6 +133,14 @@ class JobGroup:
             elif root == self.index:
                 requests.append(self._comm.Isend(part, 0, root))
         MPI.Request.Waitall(requests)
+
+    def post(self, member: int, payload: bytes) -> None:
+        """Send a message to a member; does not wait."""
+        self._post.send(member, payload)
+
+    def receive(self) -> tuple[int, bytes]:
+        """Wait for a message of any member: who sent it, and what."""
+        return self._post.receive()
 
     def broadcast(self, payload: bytes | None, root: int = 0) -> bytes:
         """The bytes of member `root` (the leader), on all members; the others pass None."""

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 #: Messages handled in one tick at the most, so that a flood cannot delay the timers, and the time
 #: after which a tick takes no further message or timer, s.
 _MESSAGES_PER_TICK = 64
-_TICK_S = 20e-3
+_TICK_S = 10e-3
 #: From so many arrivals on that are due together, the policy decides after the last only.
 _CROWD = 32
 #: Ticks kept for the percentiles.
@@ -80,6 +80,10 @@ class Rank0:
         self._clock = clock
         self._stop_reason = stop_reason
         self._is_stop_known = False
+        #: Since when the journal cannot be written (time.monotonic); None: it can.
+        self._unwritten_since: float | None = None
+        #: Requests took all of the last tick: the next one begins with messages.
+        self._is_turn_of_messages = False
         #: (due, number, event), the number keeping equal times in order of entry.
         self._timers: list[tuple[float, int, ev.Event]] = []
         self._numbers = itertools.count()
@@ -100,7 +104,7 @@ class Rank0:
         while self.exit_code is None:
             begin = time.perf_counter()
             if self._tick():
-                self._journal.flush()
+                self._flush()
                 self.ticks.durations_s.append(time.perf_counter() - begin)
                 backoff.reset()
             else:
@@ -117,17 +121,25 @@ class Rank0:
             log.warning("stopping early: %s", reason)
             self._feed(ev.StopRequested(reason))
             num_events += 1
-        num_events += self._take_requests()
         until = time.perf_counter() + _TICK_S
-        for _ in range(_MESSAGES_PER_TICK):
+        if not self._is_turn_of_messages:
+            num_events += self._take_requests()
+        # Where requests took all of this tick, messages come first in the next.
+        self._is_turn_of_messages = time.perf_counter() > until
+        if not self._is_turn_of_messages:
+            num_events += self._take_messages(until)
+        return num_events + self._take_timers(until) > 0
+
+    def _take_messages(self, until: float) -> int:
+        """Hand in what the ranks say, one thing at least and not long after `until`; how much."""
+        for num_events in range(_MESSAGES_PER_TICK):
             message = self._channel.poll(TAG_EVENT)
             if message is None:
-                break
+                return num_events
             self._feed(message)
-            num_events += 1
             if time.perf_counter() > until:
-                break
-        return num_events + self._take_timers(until) > 0
+                return num_events + 1
+        return _MESSAGES_PER_TICK
 
     def _take_timers(self, until: float) -> int:
         """Hand in what is due, one thing at least and not long after `until`; how much."""
@@ -149,7 +161,9 @@ class Rank0:
                 self._at(self._last_arrival_s, event)
             else:
                 self._feed(event)
-                self._journal.flush()
+                if not self._flush():
+                    self._desk.keep(name)
+                    continue
             self._desk.done(name)
             num_events += 1
         return num_events
@@ -164,13 +178,39 @@ class Rank0:
             self._journal.append(now, order)
             self._carry_out(order)
 
+    def _flush(self) -> bool:
+        """Write the journal; while the disk is full its lines wait in memory. Whether it could.
+
+        What is lost if the run ends meanwhile is only what happened since: the next start goes
+        on from the checkpoints.
+        """
+        try:
+            self._journal.flush()
+        except OSError as error:
+            if self._unwritten_since is None:
+                self._unwritten_since = time.monotonic()
+                log.warning("journal not written, the run goes on: %s", error)
+            return False
+        if self._unwritten_since is not None:
+            seconds = time.monotonic() - self._unwritten_since
+            log.warning("journal written again after %.0f s", seconds)
+            self._unwritten_since = None
+        return True
+
     def _carry_out(self, order: cmd.Command) -> None:
         send = self._channel.send
         match order:
             case cmd.Start():
                 spec, path = self._job(order.job)
                 leader, *others = order.members
-                lead = Lead(spec, path, order.generation, order.members, order.known_iterations)
+                lead = Lead(
+                    spec,
+                    path,
+                    order.generation,
+                    order.members,
+                    order.known_iterations,
+                    order.stored_iterations,
+                )
                 send(leader, TAG_ORDER, lead)
                 for rank in others:
                     send(rank, TAG_ORDER, Join(spec, path, order.generation, order.members))

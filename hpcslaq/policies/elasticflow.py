@@ -53,7 +53,8 @@ class ElasticFlowPolicy:
     Deviations: slots are rounds at first and grow longer behind; the marginal return of workers is
     the gain in speed over the iterations that are left, shared along the concave hull (`hull`);
     `margin` of the work is planned in addition, for regroups and noise; `reserve_s` seconds
-    before each deadline stay free.
+    before each deadline stay free. There is no bound on waiting: promises come first, jobs without
+    one are served by arrival.
     """
 
     margin: float = 0.02

@@ -22,7 +22,7 @@ from hpcslaq.predict.table import JobTable
 Floats = NDArray[np.float64]
 
 #: Reports after which losses are taken in though nobody asks: bounds the time of a decision.
-_MOST_WAITING = 256
+_MOST_WAITING = 2048
 
 OUTLOOK_COLUMNS: dict[str, float | tuple[float, ...]] = {
     "iterations": 0.0,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hpcslaq.core.jobs import JobSpec, Sync
@@ -29,7 +30,7 @@ def read_sync(values: dict[str, Any], problem: str, place: Place) -> None:
     """
     values["sync"] = Sync(values.get("sync", Sync.ALLREDUCE.value))
     if values.get("staleness") == UNBOUNDED:
-        values["staleness"] = None
+        values["staleness"] = math.inf
     if values["sync"] is not Sync.PS:
         return
     if "workers_per_server" not in values:
@@ -49,5 +50,5 @@ def sync_document(spec: JobSpec) -> dict[str, object]:
         "sync": spec.sync.value,
         "servers": spec.num_servers or None,
         "workers_per_server": spec.workers_per_server,
-        "staleness": UNBOUNDED if spec.staleness is None else spec.staleness,
+        "staleness": UNBOUNDED if math.isinf(spec.staleness) else int(spec.staleness),
     }

@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import secrets
 import stat
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -32,6 +33,7 @@ _SUBDIRECTORIES = ("inbox", "checkpoints", "models", "logs")
 _SUBMISSION_FILES = ("batch.sh", "slurm.json")
 _BATCH_LOG = re.compile(r"slurm-[0-9_]+\.out")
 _MAX_RUN_TOML_BYTES = 256 * 2**20
+_MAX_OWNER_BYTES = 100
 _MAX_RESULT_BYTES = 256 * 2**20
 
 
@@ -39,6 +41,24 @@ class RunDirectoryError(HpcslaqError):
     """A directory cannot be used for a run, or a file of it is damaged."""
 
     exit_code = 2
+
+
+_NUMBER = (int, float)
+#: What readers count on in `result.json`: a type, or that of the values of an object.
+_RESULT_TYPES: dict[str, Any] = {
+    "exit_code": (int,),
+    "wall_s": _NUMBER,
+    "num_ranks": (int,),
+    "mpi": (str,),
+    "versions": {"": (str,)},
+    "tick_p50_s": _NUMBER,
+    "tick_p99_s": _NUMBER,
+    "num_ticks": (int,),
+    "communicators_made": (int,),
+    "communicators_peak": (int,),
+    "communicators_alive": (int,),
+    "cpu_s": {"": {"": _NUMBER}},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +100,18 @@ class RunDirectory:
     def open_existing(cls, path: Path) -> RunDirectory:
         """The run in this directory.
 
-        Raises NotFoundError, naming the path, where there is none, and RunDirectoryError
-        where one of its directories was replaced by a link or a file.
+        Raises NotFoundError, naming the path, where there is none or it has not started, and
+        RunDirectoryError where one of its directories was replaced by a link or a file.
         """
         run = cls(path.absolute())
         if not run.path.is_dir():
             raise NotFoundError(f"{path}: there is no such run directory")
         if not cls.is_run(run.path):
+            if run.slurm_json.exists():
+                raise NotFoundError(
+                    f"{path}: the run has not started; how its Slurm job stands: "
+                    f"hpcslaq status {path} --slurm"
+                )
             raise NotFoundError(f"{path}: is not a run directory (it has no run.toml)")
         run._check_subdirectories()
         return run
@@ -152,6 +177,11 @@ class RunDirectory:
     def result_json(self) -> Path:
         """Written last by the coordinator: without it the run did not end by itself."""
         return self.path / "result.json"
+
+    @property
+    def owner(self) -> Path:
+        """Which start of the run may write here."""
+        return self.path / "owner"
 
     @property
     def coordinator_log(self) -> Path:
@@ -225,6 +255,17 @@ class RunDirectory:
             )
         return document
 
+    def claim(self) -> None:
+        """Make this start of the run the owner: ranks of earlier ones write no more."""
+        write_atomic(self.owner, secrets.token_hex(16).encode() + b"\n")
+
+    def read_owner(self) -> bytes | None:
+        """What the newest `claim` wrote; None where there is none, or none can be read."""
+        try:
+            return _read_bounded(self.owner, _MAX_OWNER_BYTES)
+        except HpcslaqError:
+            return None
+
     def write_result(self, result: Mapping[str, object]) -> None:
         """Write `result.json`, in one piece; the last thing that a run does."""
         write_atomic(self.result_json, dump_json(dict(result)).encode() + b"\n")
@@ -244,11 +285,22 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.result_json}: is damaged: {error}") from None
         if not isinstance(result, dict):
             raise RunDirectoryError(f"{self.result_json}: is damaged: not an object")
+        for key, kinds in _RESULT_TYPES.items():
+            if not _is_of(result.get(key), kinds) and (key in result or key == "exit_code"):
+                value = repr(result.get(key))[:80]
+                raise RunDirectoryError(f"{self.result_json}: is damaged: {key} is {value}")
         return result
 
     def remove_result(self) -> None:
         """Delete `result.json` of an earlier attempt: the first thing that a resumed run does."""
         self.result_json.unlink(missing_ok=True)
+
+
+def _is_of(value: object, kinds: Any) -> bool:
+    """Whether a JSON value is of these types, or an object all of whose values are."""
+    if isinstance(kinds, dict):
+        return isinstance(value, dict) and all(_is_of(one, kinds[""]) for one in value.values())
+    return type(value) in kinds
 
 
 def checked_name(job: str) -> str:
@@ -277,7 +329,11 @@ def software_versions(
 
 def _read_bounded(path: Path, limit: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        # A pipe in a run of somebody else is not waited for.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise RunDirectoryError(f"{path}: is not a regular file")
             data = file.read(limit + 1)
     except FileNotFoundError:
         raise NotFoundError(f"{path}: there is no such file") from None

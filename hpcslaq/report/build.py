@@ -16,6 +16,7 @@ from hpcslaq.core.coordinator import EXIT_JOB_FAILED, EXIT_OK, EXIT_STOPPED_EARL
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.record.codec import Entry
 from hpcslaq.record.jobsummary import JobSummary
+from hpcslaq.record.jobsync import sync_document
 from hpcslaq.record.journal import JournalTail
 from hpcslaq.record.plan import RunPlan
 from hpcslaq.record.rundir import RunDirectory
@@ -127,6 +128,7 @@ class RunReader:
             "wall_s": given.get("wall_s", summary.now),
             "makespan_s": summary.makespan_s,
             "regroups": sum(job.regroups for job in summary.jobs.values()),
+            "pauses": sum(job.num_pauses for job in summary.jobs.values()),
             "regroup_p50_s": percentile(self._regroup_seconds, 0.5),
             "regroup_p99_s": percentile(self._regroup_seconds, 0.99),
             "regroup_max_s": max(self._regroup_seconds, default=None),
@@ -159,6 +161,8 @@ class RunReader:
             "max_epochs": spec.max_epochs,
             "min_workers": spec.min_workers,
             "max_workers": spec.worker_limit,
+            "max_ranks": spec.rank_limit,
+            **sync_document(spec),
             "arrival_s": spec.arrival_s,
             "target_loss": spec.target_loss,
             "deadline_s": deadline_s,

@@ -139,9 +139,9 @@ def _plans(report: Mapping[str, Any]) -> Iterable[str]:
     yield (
         "<p>Slots are rounds, counted from the start of the run. The bound is what no schedule "
         "of the jobs that were offered could have surpassed by the end of the run, by weak "
-        "duality, with the step times that were estimated then. 2 alpha is what the theorem promises "
-        "for the paper's price bounds; for the bounds in use here only the certified ratio holds."
-        "</p>"
+        "duality, with the step times that were estimated then. 2 alpha is what the theorem "
+        "promises for the paper's price bounds; for those in use here only the certified ratio "
+        "holds.</p>"
     )
     yield _table(plan_table(report))
 
@@ -172,6 +172,11 @@ def _reproduce(report: Mapping[str, Any], plan_text: str) -> Iterable[str]:
         "parameters) are expected from the same job file, data, processor type and library "
         "versions.</p>"
     )
+    if any(job["staleness"] for job in report["jobs"]):
+        yield (
+            "<p>Not so for jobs with staleness: the order in which their parameter servers take "
+            "the workers' pushes is another in each run, and so are the bits.</p>"
+        )
     if plan_text:
         yield (
             "<details><summary>run.toml: everything that was asked for, resolved</summary>"

@@ -70,7 +70,7 @@ def facts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     run = report["run"]
     found = [
         ("makespan", seconds(run["makespan_s"])),
-        ("regroups", _regroups(run)),
+        ("regroups of running jobs", _regroups(run)),
         ("rank-time lost outside training", percent(run["lost_share"], 2)),
         ("idle rank-time", percent(run["rank_time_share"]["idle"], 1)),
     ]
@@ -142,8 +142,7 @@ def result_table(report: Mapping[str, Any]) -> TextTable:
             job["data"],
             str(job["iterations"]),
             job["reason"] or _NONE,
-            job["loss_digest"] or _NONE,
-            job["model_digest"] or _NONE,
+            *_digests(job),
         )
         for job in report["jobs"]
     )
@@ -193,6 +192,16 @@ def _plan_facts(oasis: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def _digests(job: Mapping[str, Any]) -> tuple[str, str]:
+    """Digests of losses and model, or why another run would have others."""
+    if job["loss_digest"] is None:
+        return _NONE, _NONE
+    if job["staleness"]:
+        why = f"none: staleness {job['staleness']}"
+        return why, why
+    return job["loss_digest"], job["model_digest"]
+
+
 def rank_time_table(report: Mapping[str, Any]) -> TextTable:
     """Where the workers' time went."""
     run = report["run"]
@@ -209,9 +218,25 @@ def rank_time_table(report: Mapping[str, Any]) -> TextTable:
 
 
 def problems(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(job, why) of those that failed or were refused or cancelled."""
+    """(job, why) of those that failed, were refused or cancelled, or cannot be checkpointed."""
     bad = ("failed", "rejected", "cancelled")
-    return [(job["name"], job["reason"]) for job in report["jobs"] if job["state"] in bad]
+    ended = [(job["name"], job["reason"]) for job in report["jobs"] if job["state"] in bad]
+    return ended + checkpoint_problems(report)
+
+
+def checkpoint_problems(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(job, why and how old the last good one is) of live jobs without fresh checkpoints."""
+    found = []
+    for job in report["jobs"]:
+        if job["checkpoint_problem"] is None or job["finished_at"] is not None:
+            continue
+        last = "there is no earlier one"
+        if job["checkpoint_age_s"] is not None:
+            age = seconds(job["checkpoint_age_s"])
+            last = f"the last good one, of iteration {job['checkpoint_iterations']}, is {age} old"
+        problem = f"no checkpoint can be written ({job['checkpoint_problem']}); {last}"
+        found.append((job["name"], problem))
+    return found
 
 
 def seconds(value: float | None) -> str:
@@ -257,7 +282,8 @@ def _regroups(run: Mapping[str, Any]) -> str:
     text = str(run["regroups"])
     if run["regroup_p50_s"] is not None:
         text += f" ({seconds(run['regroup_p50_s'])} p50, {seconds(run['regroup_max_s'])} longest)"
-    return text
+    pauses = run["pauses"]
+    return f"{text}; {pauses} {'pause' if pauses == 1 else 'pauses'}" if pauses else text
 
 
 def _communicators(run: Mapping[str, Any]) -> str:

@@ -70,7 +70,7 @@ def read_submissions(run: RunDirectory) -> list[Submission]:
         with run.slurm_json.open("rb") as file:
             document = load_json(file.read(_MAX_RECORD_BYTES))
         return [Submission(str(job["id"]), float(job["submitted_at"])) for job in document["jobs"]]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    except (HpcslaqError, KeyError, TypeError, ValueError) as error:
+    except (HpcslaqError, OSError, KeyError, TypeError, ValueError) as error:
         raise RunDirectoryError(f"{run.slurm_json}: is damaged: {error!r}") from None

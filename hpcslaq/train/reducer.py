@@ -43,6 +43,16 @@ class SliceReducer(Reducer, Protocol):
         """The bytes of member `root`, on all members; the others pass None."""
 
 
+class PostalReducer(SliceReducer, Protocol):
+    """Also messages between two members, for passes that are not in lock-step (`stale`)."""
+
+    def post(self, member: int, payload: bytes) -> None:
+        """Send a message; does not wait. Messages between two members keep their order."""
+
+    def receive(self) -> tuple[int, bytes]:
+        """Wait for a message of any member: who sent it, and what."""
+
+
 class Solo:
     """The reducer of a job with one member."""
 

@@ -68,42 +68,95 @@ class Servers:
             self._layout = _decode(payload)
         return self._layout
 
+    @property
+    def values(self) -> str:
+        """Name of the array with the parameters."""
+        return self._slices.values
+
+    def part_of(self, index: int) -> slice:
+        """The interval of server `index`."""
+        return slice(self._offsets[index], self._offsets[index + 1])
+
+    def uncut_names(self, state: State) -> list[str]:
+        """Names of the arrays that every member has, the parameters apart."""
+        cut = {self._slices.values, *self._slices.memory}
+        return [name for name in state if name not in cut]
+
+    def split(self, layout: Layout, totals: Totals) -> tuple[Array, dict[str, Any]]:
+        """What is cut of the statistics, (P,), and the others.
+
+        Raises TrainingError where they do not fit the slices.
+        """
+        name, size = self._slices.gradient, self._offsets[-1]
+        if name not in layout.names or layout.shapes[layout.names.index(name)] != (size,):
+            raise TrainingError(
+                f"statistics: parameter servers need {name!r} of shape ({size},), there are "
+                f"{dict(zip(layout.names, layout.shapes, strict=True))}"
+            )
+        uncut = {key: value for key, value in totals.items() if key != name}
+        return totals[name], uncut
+
     def add(self, layout: Layout, total: Array) -> Totals:
         """Totals over all members: of this member's slice, and of what is not cut.
 
         total : (layout.size,) this member's sums. Raises TrainingError, on all members alike,
         where the statistics do not fit the slices.
         """
-        name = self._slices.gradient
-        size = self._offsets[-1]
-        if name not in layout.names or layout.shapes[layout.names.index(name)] != (size,):
-            raise TrainingError(
-                f"statistics: parameter servers need {name!r} of shape ({size},), there are "
-                f"{dict(zip(layout.names, layout.shapes, strict=True))}"
-            )
-        start = layout.offsets[layout.names.index(name)]
+        gradient, _ = self.split(layout, layout.unpack(total))
+        start, size = layout.offsets[layout.names.index(self._slices.gradient)], gradient.size
         # What is cut comes first, the rest after it.
-        buffer = np.concatenate([total[start : start + size], total[:start], total[start + size :]])
+        buffer = np.concatenate([gradient, total[:start], total[start + size :]])
         self._reducer.add_slices(buffer, self._offsets, self._first)
         whole = np.concatenate([buffer[size : size + start], buffer[:size], buffer[size + start :]])
         totals = layout.unpack(whole)
-        totals[name] = buffer[self._part]
+        totals[self._slices.gradient] = buffer[self._part]
         return totals
 
     def update(self, model: Model, state: State, totals: Totals, context: Context) -> Step:
         """Take note of the totals; on a server, move its slice."""
-        name, values = self._slices.gradient, self._slices.values
+        name = self._slices.gradient
         uncut = {key: value for key, value in totals.items() if key != name}
         done = model.observe(state, uncut, context)
         if self.is_server:
-            own = {**state, **self._memory, values: state[values][self._part].copy()}
-            model.move(own, totals, context, self._part.start)
-            size = self._part.stop - self._part.start
-            for key in (values, *self._memory):
-                _check_slice(key, own[key], size)
-            state[values][self._part] = own[values]
-            self._memory = {key: own[key] for key in self._memory}
+            self._move(model, state, totals, context)
         return done
+
+    def apply(
+        self,
+        model: Model,
+        state: State,
+        uncut: Totals,
+        gradient: Array,
+        context: Context,
+        share: float,
+    ) -> None:
+        """On a server: make `share` of the move that these totals and slice of a gradient ask for.
+
+        Raises TrainingError where the gradient does not have this server's length.
+        """
+        _check_slice(self._slices.gradient, gradient, self._part.stop - self._part.start)
+        before = self.own(state).copy()
+        model.observe(state, uncut, context)
+        self._move(model, state, {**uncut, self._slices.gradient: gradient}, context)
+        own = self.own(state)
+        own[:] = before + share * (own - before)
+
+    def _move(self, model: Model, state: State, totals: Totals, context: Context) -> None:
+        values = self._slices.values
+        own = {**state, **self._memory, values: self.own(state).copy()}
+        model.move(own, totals, context, self._part.start)
+        for key in (values, *self._memory):
+            _check_slice(key, own[key], self._part.stop - self._part.start)
+        state[values][self._part] = own[values]
+        self._memory = {key: own[key] for key in self._memory}
+
+    def own(self, state: State) -> Array:
+        """A view of this server's slice of the parameters."""
+        return state[self._slices.values][self._part]
+
+    def put(self, state: State, index: int, values: Array) -> None:
+        """Take over the slice of server `index`, from the server."""
+        state[self._slices.values][self.part_of(index)] = values
 
     def spread(self, state: State) -> None:
         """All members get all slices of the parameters."""

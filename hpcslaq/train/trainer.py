@@ -298,8 +298,13 @@ class Trainer:
     def _statistics(self, chunk: Chunk) -> Statistics:
         state, spec = self.state, self.spec
         steps = self._steps_per_epoch
-        draw = Draw(spec.seed, state.epochs, state.step, steps, chunk.index, spec.num_chunks)
+        draw = Draw(spec.seed, state.epochs, self._step, steps, chunk.index, spec.num_chunks)
         return self.model.statistics(state.arrays, chunk, draw)
+
+    @property
+    def _step(self) -> int:
+        """Passes of this epoch that this member has made."""
+        return self.state.step
 
     def _count_steps(self) -> None:
         steps = operator.index(self.model.steps_per_epoch(self._info))
@@ -358,16 +363,9 @@ class Trainer:
 
     def _verdict(self, reduced: Array) -> StepReport | None:
         """Why the pass cannot be completed, or None. All members come to the same verdict."""
-        if reduced[Flag.ERROR] > 0:
-            return StepReport(_flags(reduced), failure=self._failure_of(reduced))
-        if reduced[Flag.STOP] > 0:
-            return StepReport(_flags(reduced), is_stopped=True)
-        if _differs(reduced, _STEPS):
-            return self._failed_alike(
-                reduced, f"steps_per_epoch: members disagree (here {self._steps_per_epoch})"
-            )
-        if self._is_diverged(reduced):
-            return self._diverged(StepReport(_flags(reduced)))
+        verdict = self._early_verdict(reduced)
+        if verdict is not None:
+            return verdict
         layout = self._layout = self._agreed_layout(reduced)
         if layout is None:
             own = self._sum.layout
@@ -382,6 +380,20 @@ class Trainer:
             )
         problem = None if self._check is None else self._check.verdict(reduced[_CHECKS:], layout)
         return None if problem is None else self._failed_alike(reduced, problem)
+
+    def _early_verdict(self, reduced: Array) -> StepReport | None:
+        """The same for all but the statistics."""
+        if reduced[Flag.ERROR] > 0:
+            return StepReport(_flags(reduced), failure=self._failure_of(reduced))
+        if reduced[Flag.STOP] > 0:
+            return StepReport(_flags(reduced), is_stopped=True)
+        if _differs(reduced, _STEPS):
+            return self._failed_alike(
+                reduced, f"steps_per_epoch: members disagree (here {self._steps_per_epoch})"
+            )
+        if self._is_diverged(reduced):
+            return self._diverged(StepReport(_flags(reduced)))
+        return None
 
     def _agreed_layout(self, reduced: Array) -> Layout | None:
         """The layout of the statistics of all chunks; None if they differ."""
@@ -482,16 +494,23 @@ class Trainer:
         if is_converged:
             stop = StopRule.CONVERGED
         if loss is not None:
-            if spec.tolerance is not None and state.last_loss is not None:
-                drop = state.last_loss - loss
-                is_slow = drop < spec.tolerance * max(abs(state.last_loss), 1e-300)
-                state.num_slow = state.num_slow + 1 if is_slow else 0
-                if state.num_slow >= spec.patience:
-                    stop = StopRule.TOLERANCE
-            state.append_loss(loss)
-            if spec.target_loss is not None and loss <= spec.target_loss:
-                stop = StopRule.TARGET_LOSS
+            stop = self._note_loss(loss) or stop
         return stop, is_epoch_end
+
+    def _note_loss(self, loss: float) -> StopRule | None:
+        """Count an iteration; the stop rule that its loss meets."""
+        state, spec = self.state, self.spec
+        stop = None
+        if spec.tolerance is not None and state.last_loss is not None:
+            drop = state.last_loss - loss
+            is_slow = drop < spec.tolerance * max(abs(state.last_loss), 1e-300)
+            state.num_slow = state.num_slow + 1 if is_slow else 0
+            if state.num_slow >= spec.patience:
+                stop = StopRule.TOLERANCE
+        state.append_loss(loss)
+        if spec.target_loss is not None and loss <= spec.target_loss:
+            stop = StopRule.TARGET_LOSS
+        return stop
 
     # -- agreement and failures -----------------------------------------------------------
 

@@ -42,11 +42,13 @@ def spec_of(**fields) -> JobSpec:
         ({"sync": Sync.PS, "num_servers": -1}, "num_servers: -1 < 0"),
         ({"sync": Sync.PS, "workers_per_server": 0.5}, "workers_per_server: 0.5 is not"),
         ({"sync": Sync.PS, "workers_per_server": float("nan")}, "workers_per_server: nan is not"),
-        ({"sync": Sync.PS, "num_servers": 1, "staleness": -1}, "staleness: -1 < 0"),
+        ({"sync": Sync.PS, "num_servers": 1, "staleness": -1}, "staleness: -1 is no whole"),
+        ({"sync": Sync.PS, "num_servers": 1, "staleness": 1.5}, "staleness: 1.5 is no whole"),
+        ({"sync": Sync.PS, "num_servers": 1, "staleness": math.nan}, "staleness: nan is no whole"),
         ({"num_servers": 2}, 'num_servers: only a job with sync = "ps"'),
         ({"workers_per_server": 2}, 'workers_per_server: only a job with sync = "ps"'),
         ({"staleness": 2}, 'staleness: only a job with sync = "ps"'),
-        ({"staleness": None}, 'staleness: only a job with sync = "ps"'),
+        ({"staleness": math.inf}, 'staleness: only a job with sync = "ps"'),
     ],
 )
 def test_impossible_values_are_refused_by_name(fields, text) -> None:

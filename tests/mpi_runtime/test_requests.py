@@ -196,3 +196,21 @@ def test_the_data_of_a_job_are_known_before_its_request_is_looked_at_again(desk)
         ev.JobSubmitted(replace(SPEC, name="new", arrival_s=5.0)),
         ev.ArrivalsClosed(),
     ]
+
+
+def test_submissions_that_come_together_say_so_but_for_the_last(desk, monkeypatch):
+    monkeypatch.setattr(requests, "_LOOK_S", 3600.0)
+    for name in "abc":
+        desk.inbox.send(SubmitRequest(replace(SPEC, name=name), str(desk.data)))
+    desk.inbox.send(CancelRequest("a"))
+    desk.inbox.send(SubmitRequest(replace(SPEC, name="d"), str(desk.data)))
+    # What follows is refused: a job of that name, no data.
+    desk.inbox.send(SubmitRequest(replace(SPEC, name="d", num_chunks=2), str(desk.data)))
+    desk.inbox.send(SubmitRequest(replace(SPEC, name="e"), str(desk.data)))
+    desk.inbox.send(SubmitRequest(replace(SPEC, name="f"), "/nowhere"))
+    said = [
+        (event.spec.name, event.is_followed) if isinstance(event, ev.JobSubmitted) else None
+        for event in desk.take()
+    ]
+    expected = [("a", True), ("b", True), ("c", False), None, ("d", False), ("e", False)]
+    assert said == expected

@@ -10,14 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcslaq.core.policy import ClusterView, check_allocation
-from hpcslaq.policies.registry import make_policy, policy_names
+from hpcslaq.policies.registry import make_policy, policy_names, policy_parameters
 
 EVERY = pytest.mark.parametrize("name", policy_names())
-#: Policies that promise to serve a job that waited `patience_rounds` rounds.
-PATIENT = pytest.mark.parametrize(
-    "name",
-    ["slaq", "fair", "quality", "las", "optimus", "maxmin", "oracle-slaq", "oracle-quality"],
+#: Policies that serve a job that waited `patience_rounds` rounds; all but one can be told to.
+AGEING = tuple(
+    name
+    for name in policy_names()
+    if "patience_rounds" in {parameter.name for parameter in policy_parameters(name)}
 )
+PATIENT = pytest.mark.parametrize("name", AGEING)
 #: Policies that leave workers idle rather than slow a job down with them.
 THRIFTY = frozenset({"quality", "oracle-slaq", "oracle-quality", "elasticflow"})
 
@@ -111,3 +113,26 @@ def test_nobody_waits_longer_than_patience_and_one_round_per_job(
                     record, target=given_to, members=tuple(range(given_to)), changed_at=now
                 )
         assert max(waits.values(), default=0) <= patience + len(jobs) + 1
+
+
+def test_every_policy_can_bound_the_waiting_but_the_one_that_keeps_promises() -> None:
+    assert set(policy_names()) - set(AGEING) == {"elasticflow"}
+    assert "no bound on waiting" in (type(make_policy("elasticflow")).__doc__ or "")
+
+
+@pytest.mark.parametrize("name", ["fifo", "srtf", "edf"])
+def test_the_classical_orders_have_no_patience_unless_they_are_given_some(
+    name: str, view_of: Callable[..., ClusterView], job_type: Any
+) -> None:
+    def served(**params: float) -> set[str]:
+        policy = make_policy(name, **params)
+        jobs = [
+            job_type([2.0, 1.0], held=4, max_epochs=5, epochs=2, deadline_s=2000.0),
+            job_type([2.0, 1.0], max_epochs=500, epochs=2, changed_at=10.0),
+        ]
+        return set(policy.allocate(view_of(policy, 4, jobs, now=1000.0)))
+
+    assert served() == {"j0"}
+    assert served(patience_rounds=5) == {"j1"}
+    with pytest.raises(ValueError, match="patience_rounds: 0"):
+        make_policy(name, patience_rounds=0)

@@ -44,6 +44,7 @@ SAMPLES = [
     events.GroupFormed("a", 3, (1, 2), 10, 0.25),
     events.ProgressReported("a", 3, 11, (0.3, 5e-324, -0.0, 1e308), 1, 0.5, 2),
     events.CheckpointWritten("a", 12, 1, 4096, 0.01),
+    events.CheckpointFailed("a", 12, "No space left on device"),
     events.JobPaused("a", 3, 12),
     events.JobFinished("a", 3, 20, 2, 0.1, DIGEST, DIGEST, "epochs", {"auc": 0.99}),
     events.JobStopped("a", 3),

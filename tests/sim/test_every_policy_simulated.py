@@ -16,7 +16,7 @@ from hpcslaq.core.coordinator import DECISIVE, Coordinator
 from hpcslaq.core.jobs import Convergence, JobRecord, JobSpec, JobState
 from hpcslaq.core.policy import Admission, Allocation, ClusterView, Forecaster, Policy
 from hpcslaq.policies.oasis.present import JobPlan, Standing
-from hpcslaq.policies.registry import make_policy, policy_names
+from hpcslaq.policies.registry import make_policy, policy_names, policy_parameters
 from hpcslaq.predict.oracle import OracleForecaster
 from hpcslaq.sim.jobs import SimJob
 from hpcslaq.sim.scaling import ScalingModel
@@ -24,8 +24,12 @@ from hpcslaq.sim.simulator import Simulator
 from tests.core.world import check_invariants
 
 ROUND_S = 2.0
-#: Policies that promise to serve a job that waited `patience_rounds` rounds.
-PATIENT = ("slaq", "fair", "quality", "las", "optimus", "maxmin", "oracle-slaq", "oracle-quality")
+#: Policies that serve a job that waited `patience_rounds` rounds; all but `elasticflow`.
+PATIENT = tuple(
+    name
+    for name in policy_names()
+    if "patience_rounds" in {parameter.name for parameter in policy_parameters(name)}
+)
 PATIENCE = 4
 FINAL = {JobState.DONE, JobState.REJECTED}
 
@@ -131,7 +135,7 @@ def workloads(draw: st.DrawFn) -> tuple[int, list[SimJob]]:
 
 
 @pytest.mark.parametrize("name", policy_names())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(workload=workloads())
 def test_all_jobs_end_and_nothing_is_wasted_or_given_twice(
     name: str, workload: tuple[int, list[SimJob]]
@@ -153,7 +157,7 @@ def test_all_jobs_end_and_nothing_is_wasted_or_given_twice(
 
 
 @pytest.mark.parametrize("name", PATIENT)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(workload=workloads())
 def test_no_job_is_without_a_share_for_longer_than_its_patience_allows(
     name: str, workload: tuple[int, list[SimJob]]
