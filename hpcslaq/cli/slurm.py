@@ -201,12 +201,12 @@ def _check_job_file(options: BatchOptions) -> None:
     check_sources(path, job_file)
     workers = options.nodes * options.ntasks_per_node
     for spec in job_file.jobs:
-        if spec.min_workers > workers:
+        if spec.min_ranks > workers:
             raise JobFileError(
                 str(path),
                 f'job "{spec.name}".min_workers',
                 f"more than the {workers} workers that were asked for",
-                value=spec.min_workers,
+                value=spec.min_ranks,
             )
 
 

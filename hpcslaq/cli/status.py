@@ -18,7 +18,7 @@ from hpcslaq.cli.queue import QueueView
 from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.report.build import RunReader
 from hpcslaq.report.outlook import job_eta_s, run_eta_s
-from hpcslaq.report.text import seconds
+from hpcslaq.report.text import checkpoint_problems, seconds
 
 #: How often `--watch` looks, s.
 _LOOK_S = 1.0
@@ -28,6 +28,8 @@ _SILENT_ROUNDS = 5.0
 #: How much of a batch job's output is shown where the run did not start.
 _LOG_LINES = 6
 _MAX_LOG_BYTES = 4000
+#: Most jobs of which it is said that their checkpoints cannot be written.
+_MAX_WARNINGS = 3
 
 
 @click.command("status")
@@ -158,6 +160,8 @@ def _draw(
     if advice is not None:
         lines.append(Text(advice))
     lines += [Text(line) for line in queue.lines()]
+    warnings = checkpoint_problems(status)[:_MAX_WARNINGS]
+    lines += [Text(f"{job}: {why}", style="red") for job, why in warnings]
     return Group(*lines, draw(reader, status, max_rows=max_rows))
 
 

@@ -9,6 +9,7 @@ generation, ignores it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 class Start:
     """Form the first group of a waiting job; `members[0]` leads and loads the state.
 
-    The leader takes the newest valid checkpoint, or the initial state where none was written.
+    The leader takes the newest valid checkpoint, or the initial state where none was written:
+    `stored_iterations` says whether one was, so that a lost one is no silent start from zero.
     """
 
     job: str
@@ -24,6 +26,8 @@ class Start:
     members: tuple[int, ...]
     #: Iterations whose losses are known already; later ones of the history are to be reported.
     known_iterations: int = 0
+    #: Iterations in the newest checkpoint that was written; 0: none was.
+    stored_iterations: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,14 @@ class Reject:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """Nothing to do: what the policy decided about a job, for those who read the journal."""
+
+    job: str
+    facts: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
 class WakeAt:
     """Hand in `RoundElapsed` at this time (s since run start)."""
 
@@ -89,4 +101,4 @@ class Shutdown:
     exit_code: int
 
 
-Command = Start | Regroup | Pause | Stop | Dismiss | Reject | WakeAt | Shutdown
+Command = Start | Regroup | Pause | Stop | Dismiss | Reject | Note | WakeAt | Shutdown

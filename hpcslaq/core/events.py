@@ -33,6 +33,9 @@ class JobSubmitted:
     """A job arrived."""
 
     spec: JobSpec
+    #: Another submission follows at once: the policy decides after the last of them, so that a
+    #: thousand jobs that come together cost one decision and not a thousand.
+    is_followed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,18 @@ class CheckpointWritten:
     epochs: int
     num_bytes: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFailed:
+    """A checkpoint after `iterations` could not be written: the job goes on, older ones stay.
+
+    Said once, until one is written again.
+    """
+
+    job: str
+    iterations: int
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +222,7 @@ Event = (
     | GroupDissolved
     | ProgressReported
     | CheckpointWritten
+    | CheckpointFailed
     | JobPaused
     | JobFinished
     | JobStopped

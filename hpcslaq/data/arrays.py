@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -19,28 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from hpcslaq.data.blocks import Block, Progress, Table, row_number, row_ranges
+from hpcslaq.data.blocks import Block, Progress, Table, one_line, row_number, row_ranges
 from hpcslaq.data.columns import LABEL_NAMES, check_label_column, split_label_column
+from hpcslaq.data.npy import NPY_ERRORS, read_npy_header
 from hpcslaq.errors import DataError
 
 _FEATURE_NAMES = ("X", "x", "data", "features", "X_train", "x_train", "arr_0")
 _SPARSE_MEMBERS = {"format", "shape", "data"}
-#: What numpy and zipfile raise on damaged files; a header is a Python literal.
-_DAMAGE = (
-    ValueError,
-    TypeError,
-    OverflowError,
-    SyntaxError,
-    tokenize.TokenError,
-    RecursionError,
-    MemoryError,
-    NotImplementedError,
-    RuntimeError,
-    EOFError,
-    OSError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+#: What numpy and zipfile raise on damaged files.
+_DAMAGE = (*NPY_ERRORS, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def read_npy(path: Path, options: Mapping[str, object], progress: Progress) -> Table:
@@ -66,7 +52,7 @@ def map_npy(path: Path) -> NDArray[np.generic]:
     """The array of an NPY file, mapped. Raises DataError if the file is not exactly one."""
     try:
         with path.open("rb") as stream:
-            np.lib.format.read_magic(stream)
+            read_npy_header(stream)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except _DAMAGE as error:
         raise DataError(f"{path}: {_npy_complaint(error)}") from error
@@ -188,7 +174,7 @@ class _Archive:
         try:
             self._zip = zipfile.ZipFile(path)
         except _DAMAGE as error:
-            raise DataError(f"{path}: not a usable NPZ file: {error}") from error
+            raise DataError(f"{path}: not a usable NPZ file: {one_line(error)}") from error
         self.names = [
             name.removesuffix(".npy") for name in self._zip.namelist() if name.endswith(".npy")
         ]
@@ -229,7 +215,7 @@ class _Member:
     ) -> tuple[tuple[tuple[int, ...], np.dtype[np.generic], bool], IO[bytes]]:
         try:
             self._stream = self._archive.open(self._member)
-            header = _read_npy_header(self._stream)
+            header = read_npy_header(self._stream)
         except _DAMAGE as error:
             raise DataError(f"{self._what}: {_npy_complaint(error)}") from error
         shape, dtype, _ = header
@@ -252,24 +238,11 @@ class _Member:
         self._stream.close()
 
 
-def _read_npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[np.generic], bool]:
-    version = np.lib.format.read_magic(stream)
-    if version == (1, 0):
-        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    elif version == (2, 0):
-        shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(stream)
-    else:
-        raise ValueError(f"NPY format version {version}")
-    if any(not isinstance(size, int) or size < 0 for size in shape):
-        raise ValueError(f"shape {shape}")
-    return shape, dtype, is_fortran
-
-
 def _read_exactly(stream: IO[bytes], num_bytes: int, what: str) -> bytes:
     try:
         data = stream.read(num_bytes)
     except _DAMAGE as error:
-        raise DataError(f"{what}: damaged: {error}") from error
+        raise DataError(f"{what}: damaged: {one_line(error)}") from error
     if len(data) != num_bytes:
         raise DataError(f"{what}: damaged: ends after {len(data):,} of {num_bytes:,} bytes")
     return data

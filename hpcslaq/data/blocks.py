@@ -58,6 +58,11 @@ def row_number(row: int) -> str:
     return f"row {row} (counted from 0)"
 
 
+def one_line(error: Exception) -> str:
+    """What a library says of a damaged file, in one line that is not too long."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
 def rows_per_block(num_columns: int) -> int:
     """Rows of float64 that make up one block."""
     return max(1, BLOCK_BYTES // (8 * max(1, num_columns)))

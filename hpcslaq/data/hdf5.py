@@ -23,7 +23,7 @@ from hpcslaq.data.arrays import (
     pick_name,
     read_label_file,
 )
-from hpcslaq.data.blocks import Block, Progress, Table, row_number, row_ranges
+from hpcslaq.data.blocks import Block, Progress, Table, one_line, row_number, row_ranges
 from hpcslaq.data.columns import check_label_column, split_label_column
 from hpcslaq.errors import DataError
 
@@ -69,7 +69,7 @@ def _damage_refused(what: str) -> Iterator[None]:
     try:
         yield
     except (OSError, KeyError, RuntimeError, ValueError, TypeError, MemoryError) as error:
-        raise DataError(f"{what}: damaged HDF5 file: {error}") from error
+        raise DataError(f"{what}: damaged HDF5 file: {one_line(error)}") from error
 
 
 def _plain(label: object) -> object:
@@ -81,7 +81,7 @@ def _open(path: Path) -> h5py.File:
         # A read-only input needs no lock, and many cluster file systems offer none.
         return h5py.File(path, "r", locking=False)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: not a usable HDF5 file: {error}") from error
+        raise DataError(f"{path}: not a usable HDF5 file: {one_line(error)}") from error
 
 
 def _dataset_names(file: h5py.File) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcslaq.data.blocks import Block, Progress, Table, row_number, rows_per_block
+from hpcslaq.data.blocks import Block, Progress, Table, one_line, row_number, rows_per_block
 from hpcslaq.data.columns import columns_to_drop, label_column
 from hpcslaq.errors import DataError, LaunchError
 
@@ -58,7 +58,7 @@ def open_parquet(path: Path) -> Any:
     try:
         return pq.ParquetFile(path, memory_map=True)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path}: not a usable Parquet file: {error}") from error
+        raise DataError(f"{path}: not a usable Parquet file: {one_line(error)}") from error
 
 
 def _is_number(kind: pyarrow.DataType) -> bool:
@@ -93,7 +93,7 @@ def _blocks(
             start += batch.num_rows
             progress("read", start / num_rows)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: row {start} or later: damaged: {error}") from error
+        raise DataError(f"{path}: row {start} or later: damaged: {one_line(error)}") from error
     if start != num_rows:
         raise DataError(f"{path}: {start} rows, the file declares {num_rows}")
 

@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcslaq.data.blocks import one_line
 from hpcslaq.data.dataset import Dataset, DensePart, SparsePart
+from hpcslaq.data.npy import NPY_ERRORS, read_npy_header
 from hpcslaq.data.writer import ArrayInfo
 from hpcslaq.errors import DataError, NotFoundError
 
@@ -114,8 +116,8 @@ def _read_meta(path: Path) -> dict[str, Any]:
         meta = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise DataError(f"{path}: damaged: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: damaged: {one_line(error)}") from error
     if not isinstance(meta, dict):
         raise DataError(f"{path}: damaged: not a table")
     if meta.get("format") != FORMAT_VERSION:
@@ -148,9 +150,11 @@ def _arrays(meta: dict[str, Any], path: Path) -> list[tuple[str, ArrayInfo]]:
 
 def _map_array(path: Path, info: ArrayInfo) -> NDArray[Any]:
     try:
+        with path.open("rb") as stream:
+            read_npy_header(stream)
         mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path}: damaged: {error}") from error
+    except NPY_ERRORS as error:
+        raise DataError(f"{path}: damaged: {one_line(error)}") from error
     if mapped.shape != info.shape or mapped.dtype.str != info.dtype:
         raise DataError(
             f"{path}: holds {mapped.dtype.str} {mapped.shape}, "

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 #: look enters MPI, which hands the core to another rank when there is nothing and ranks
 #: outnumber cores: at every pass of a small job that cost a quarter of its time.
 LOOK_EVERY_S, LOOK_INSIDE_S = 5e-3, 0.1
+#: Longest part of an error that is reported.
+_MAX_MESSAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,8 @@ class Snapshot:
 class CheckpointWriter:
     """Writes snapshots one after another in a thread of its own.
 
-    A snapshot that waits is replaced by a newer one. A failed write is logged once and
-    not reported; training goes on and the last good checkpoint stays.
+    A snapshot that waits is replaced by a newer one. A failed write is logged and reported once;
+    training goes on and the last good checkpoint stays.
     """
 
     def __init__(self, job: str, store: CheckpointStore, fence: Fence) -> None:
@@ -53,9 +55,11 @@ class CheckpointWriter:
         self._store = store
         self._fence = fence
         self._inbox: queue.Queue[Snapshot | None] = queue.Queue()
-        self._results: queue.Queue[ev.CheckpointWritten] = queue.Queue()
+        self._results: queue.Queue[ev.CheckpointWritten | ev.CheckpointFailed] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._has_warned = False
+        #: Completed iterations of the newest checkpoint on disk; 0: there is none.
+        self.newest = 0
 
     def submit(self, snapshot: Snapshot) -> None:
         """Have `snapshot` written soon; never waits."""
@@ -69,8 +73,8 @@ class CheckpointWriter:
         self.close()
         return self._write(snapshot)
 
-    def results(self) -> list[ev.CheckpointWritten]:
-        """What has been written since the last call."""
+    def results(self) -> list[ev.CheckpointWritten | ev.CheckpointFailed]:
+        """What has been written since the last call, and that nothing can be written any more."""
         done = []
         while True:
             try:
@@ -97,10 +101,14 @@ class CheckpointWriter:
                 return
             try:
                 self._results.put(self._write(snapshot))
-            except CheckpointError as error:
+                self._has_warned = False
+            except (CheckpointError, OSError, MemoryError) as error:
                 if not self._has_warned:
                     log.warning("checkpoint not written, training goes on: %s", error)
                     self._has_warned = True
+                    message = " ".join(str(error).split())[:_MAX_MESSAGE]
+                    failed = ev.CheckpointFailed(self._job, snapshot.iterations, message)
+                    self._results.put(failed)
 
     def _write(self, snapshot: Snapshot) -> ev.CheckpointWritten:
         begin = time.monotonic()
@@ -108,6 +116,7 @@ class CheckpointWriter:
         self._fence.check()
         num_bytes = self._store.save(snapshot.iterations, snapshot.arrays, meta)
         seconds = time.monotonic() - begin
+        self.newest = snapshot.iterations
         return ev.CheckpointWritten(
             self._job, snapshot.iterations, snapshot.epochs, num_bytes, seconds
         )

@@ -37,6 +37,8 @@ class Lead:
     #: World ranks, the leader first.
     members: tuple[int, ...]
     known_iterations: int
+    #: Iterations in the newest checkpoint that was reported; 0: none was written.
+    stored_iterations: int = 0
 
 
 @dataclass(frozen=True, slots=True)

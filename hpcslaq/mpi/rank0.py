@@ -12,7 +12,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from hpcslaq.core import commands as cmd
@@ -26,8 +26,12 @@ from hpcslaq.record.journal import JournalWriter
 
 log = logging.getLogger(__name__)
 
-#: Messages handled in one tick at the most, so that a flood cannot delay the timers.
+#: Messages handled in one tick at the most, so that a flood cannot delay the timers, and the time
+#: after which a tick takes no further message or timer, s.
 _MESSAGES_PER_TICK = 64
+_TICK_S = 10e-3
+#: From so many arrivals on that are due together, the policy decides after the last only.
+_CROWD = 32
 #: Ticks kept for the percentiles.
 _TICKS_KEPT = 100_000
 #: How long rank 0 waits for the workers' farewells, s.
@@ -76,12 +80,16 @@ class Rank0:
         self._clock = clock
         self._stop_reason = stop_reason
         self._is_stop_known = False
+        #: Since when the journal cannot be written (time.monotonic); None: it can.
+        self._unwritten_since: float | None = None
+        #: Requests took all of the last tick: the next one begins with messages.
+        self._is_turn_of_messages = False
         #: (due, number, event), the number keeping equal times in order of entry.
         self._timers: list[tuple[float, int, ev.Event]] = []
         self._numbers = itertools.count()
         self._last_arrival_s = 0.0
-        for spec in arrivals:
-            self._at(spec.arrival_s, ev.JobSubmitted(spec))
+        for spec, is_followed in _arrivals(arrivals, clock()):
+            self._at(spec.arrival_s, ev.JobSubmitted(spec, is_followed))
             self._last_arrival_s = max(self._last_arrival_s, spec.arrival_s)
         if not desk.is_serving:
             self._at(self._last_arrival_s, ev.ArrivalsClosed())
@@ -96,7 +104,7 @@ class Rank0:
         while self.exit_code is None:
             begin = time.perf_counter()
             if self._tick():
-                self._journal.flush()
+                self._flush()
                 self.ticks.durations_s.append(time.perf_counter() - begin)
                 backoff.reset()
             else:
@@ -113,17 +121,35 @@ class Rank0:
             log.warning("stopping early: %s", reason)
             self._feed(ev.StopRequested(reason))
             num_events += 1
-        num_events += self._take_requests()
-        while num_events < _MESSAGES_PER_TICK:
+        until = time.perf_counter() + _TICK_S
+        if not self._is_turn_of_messages:
+            num_events += self._take_requests()
+        # Where requests took all of this tick, messages come first in the next.
+        self._is_turn_of_messages = time.perf_counter() > until
+        if not self._is_turn_of_messages:
+            num_events += self._take_messages(until)
+        return num_events + self._take_timers(until) > 0
+
+    def _take_messages(self, until: float) -> int:
+        """Hand in what the ranks say, one thing at least and not long after `until`; how much."""
+        for num_events in range(_MESSAGES_PER_TICK):
             message = self._channel.poll(TAG_EVENT)
             if message is None:
-                break
+                return num_events
             self._feed(message)
-            num_events += 1
-        while self._timers and self._timers[0][0] <= self._clock() and self.exit_code is None:
+            if time.perf_counter() > until:
+                return num_events + 1
+        return _MESSAGES_PER_TICK
+
+    def _take_timers(self, until: float) -> int:
+        """Hand in what is due, one thing at least and not long after `until`; how much."""
+        now, num_events = self._clock(), 0
+        while self._timers and self._timers[0][0] <= now and self.exit_code is None:
             self._feed(heapq.heappop(self._timers)[2])
             num_events += 1
-        return num_events > 0
+            if time.perf_counter() > until:
+                break
+        return num_events
 
     def _take_requests(self) -> int:
         """Hand in what was asked for from outside; how much."""
@@ -135,7 +161,9 @@ class Rank0:
                 self._at(self._last_arrival_s, event)
             else:
                 self._feed(event)
-                self._journal.flush()
+                if not self._flush():
+                    self._desk.keep(name)
+                    continue
             self._desk.done(name)
             num_events += 1
         return num_events
@@ -150,13 +178,39 @@ class Rank0:
             self._journal.append(now, order)
             self._carry_out(order)
 
+    def _flush(self) -> bool:
+        """Write the journal; while the disk is full its lines wait in memory. Whether it could.
+
+        What is lost if the run ends meanwhile is only what happened since: the next start goes
+        on from the checkpoints.
+        """
+        try:
+            self._journal.flush()
+        except OSError as error:
+            if self._unwritten_since is None:
+                self._unwritten_since = time.monotonic()
+                log.warning("journal not written, the run goes on: %s", error)
+            return False
+        if self._unwritten_since is not None:
+            seconds = time.monotonic() - self._unwritten_since
+            log.warning("journal written again after %.0f s", seconds)
+            self._unwritten_since = None
+        return True
+
     def _carry_out(self, order: cmd.Command) -> None:
         send = self._channel.send
         match order:
             case cmd.Start():
                 spec, path = self._job(order.job)
                 leader, *others = order.members
-                lead = Lead(spec, path, order.generation, order.members, order.known_iterations)
+                lead = Lead(
+                    spec,
+                    path,
+                    order.generation,
+                    order.members,
+                    order.known_iterations,
+                    order.stored_iterations,
+                )
                 send(leader, TAG_ORDER, lead)
                 for rank in others:
                     send(rank, TAG_ORDER, Join(spec, path, order.generation, order.members))
@@ -179,7 +233,9 @@ class Rank0:
 
     def _job(self, name: str) -> tuple[JobSpec, str]:
         spec = self._coordinator.jobs[name].spec
-        return spec, self._desk.data_path(name) or self._data_paths[spec.data]
+        path = self._desk.data_path(name) or self._data_paths.get(spec.data)
+        # Without its data a job fails where it is started, and the others go on.
+        return spec, path or f"(lost with the request by which {name} came)"
 
     def _at(self, due: float, event: ev.Event) -> None:
         heapq.heappush(self._timers, (due, next(self._numbers), event))
@@ -200,3 +256,16 @@ class Rank0:
         if missing:
             log.warning("no farewell from ranks %s within %g s", missing, _FAREWELL_S)
         self._channel.flush(_FAREWELL_S)
+
+
+def _arrivals(specs: Iterable[JobSpec], now: float) -> Iterator[tuple[JobSpec, bool]]:
+    """The jobs in order of arrival, each with whether the policy is to wait for the next one.
+
+    It does where a crowd arrives together; what is overdue at `now` arrives then.
+    """
+    ordered = sorted(specs, key=lambda spec: spec.arrival_s)
+    for _, group in itertools.groupby(ordered, key=lambda spec: max(spec.arrival_s, now)):
+        jobs = list(group)
+        is_crowd = len(jobs) >= _CROWD
+        for place, spec in enumerate(jobs, 1):
+            yield spec, is_crowd and place < len(jobs)

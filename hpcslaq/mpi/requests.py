@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from hpcslaq.core import events as ev
@@ -36,6 +38,8 @@ log = logging.getLogger(__name__)
 
 #: Time between two looks into the inbox, s.
 LOOK_EVERY_S = 0.5
+#: After so long with requests, those that are left wait for the next tick of rank 0, s.
+_LOOK_S = 5e-3
 #: Time between two signs of life of a run that may have nothing to say for hours, s.
 _SIGN_EVERY_S = 5.0
 
@@ -54,13 +58,27 @@ class RequestDesk:
         self.missing: list[JobSpec] = []
         #: The run stays open until a CloseRequest.
         self.is_serving = plan.is_serving
-        #: Requests whose files cannot be moved: not to be carried out again.
+        #: Requests whose files cannot be moved yet: not to be carried out again.
         self._stuck: set[str] = set()
         self._look_at = self._sign_at = 0.0
         for request in self._inbox.accepted():
             self._note(request)
             if isinstance(request, SubmitRequest) and request.spec.name not in coordinator.jobs:
                 self.missing.append(request.spec)
+        self._note_unmoved()
+
+    def _note_unmoved(self) -> None:
+        """Remember requests that are in the journal, but whose files were not moved in time.
+
+        Their jobs are started before the first look into the inbox.
+        """
+        try:
+            waiting = self._inbox.poll(sys.maxsize)
+        except OSError:
+            return  # `events` says so again and again
+        for _, request in waiting:
+            if isinstance(request, SubmitRequest) and request.spec.name in self._coordinator.jobs:
+                self._note(request)
 
     def data_path(self, job: str) -> str | None:
         """Directory of the prepared data of a job that came by a request; None: a planned one."""
@@ -69,39 +87,80 @@ class RequestDesk:
     def events(self, now: float) -> Iterator[tuple[str, ev.Event]]:
         """Names of requests and the events that they mean (`now` : s since run start).
 
-        The caller hands in each event, then calls `done` with the name. At most one look
-        each `LOOK_EVERY_S`; in between nothing comes and no file is touched.
+        The caller hands in each event, then calls `done` with the name. The inbox is listed at
+        most once each `LOOK_EVERY_S`, and what is not through after `_LOOK_S` comes at the next
+        call: a flood delays nothing else.
         """
-        if time.monotonic() < self._look_at:
+        until = time.monotonic() + _LOOK_S
+        is_early = time.monotonic() < self._look_at
+        if is_early and not self._inbox.has_more:
             return
-        self._look_at = time.monotonic() + LOOK_EVERY_S
+        if not is_early:
+            self._look_at = time.monotonic() + LOOK_EVERY_S
+            self._give_sign()
+        waiting = self._waiting(until)
+        following = next(waiting, None)
+        while following is not None:
+            name, request = following
+            event = self._checked(name, request, now)
+            following = next(waiting, None)
+            if isinstance(event, ev.JobSubmitted) and self._also_submits(following, event.spec):
+                event = replace(event, is_followed=True)
+            if event is not None:
+                yield name, event
+
+    def _waiting(self, until: float) -> Iterator[tuple[str, Request]]:
+        """Requests, one file read at a time, until there are none or it is late (monotonic)."""
+        while True:
+            try:
+                yield from self._inbox.poll(1, self._stuck)
+            except OSError as error:
+                log.warning("the inbox cannot be read: %s", error)
+                return
+            if not self._inbox.has_more or time.monotonic() > until:
+                return
+
+    def _also_submits(self, following: tuple[str, Request] | None, before: JobSpec) -> bool:
+        """Whether the next request will surely become a submission, too."""
+        if following is None or not isinstance(following[1], SubmitRequest):
+            return False
+        request = following[1]
+        try:
+            event = self._submitted(request.spec, request.data_path, 0.0)
+        except RequestError:
+            return False
+        return event is not None and request.spec.name != before.name
+
+    def _give_sign(self) -> None:
+        """Touch the journal of a run that may have nothing to say for hours."""
         if self.is_serving and self._look_at > self._sign_at:
             self._sign_at = self._look_at + _SIGN_EVERY_S
             with suppress(OSError):
                 os.utime(self._journal)
+
+    def _checked(self, name: str, request: Request, now: float) -> ev.Event | None:
+        """The event of a request; None where it is refused or in the journal already."""
         try:
-            requests = self._inbox.poll()
-        except OSError as error:
-            log.warning("the inbox cannot be read: %s", error)
-            return
-        for name, request in requests:
-            if name in self._stuck:
-                continue
-            try:
-                event = self._event(request, now)
-            except HpcslaqError as error:
-                log.warning("request %s refused: %s", name, error)
-                self._move(name, partial(self._inbox.refuse, reason=str(error)))
-                continue
-            self._note(request)
-            if event is None:
-                self.done(name)
-            else:
-                yield name, event
+            event = self._event(request, now)
+        except HpcslaqError as error:
+            log.warning("request %s refused: %s", name, error)
+            self._move(name, partial(self._inbox.refuse, reason=str(error)))
+            return None
+        self._note(request)
+        if event is None:
+            self.done(name)
+        return event
 
     def done(self, name: str) -> None:
         """The event of this request is in the journal."""
         self._move(name, self._inbox.done)
+
+    def keep(self, name: str) -> None:
+        """The journal cannot be written now: the file of this request stays where it is.
+
+        It is not carried out again; the next start of the run recognises it.
+        """
+        self._stuck.add(name)
 
     def _move(self, name: str, move: Callable[[str], None]) -> None:
         """Move a request's file; a full disk must not end the run."""
@@ -150,7 +209,7 @@ class RequestDesk:
         record = self._coordinator.jobs.get(job)
         if record is None:
             later = ", it arrives later" if job in self._planned else ""
-            names = ", ".join(list(self._coordinator.jobs)[:20])
+            names = ", ".join(islice(self._coordinator.jobs, 20))
             raise RequestError(f"there is no job {job!r} in this run{later} (there are: {names})")
         if record.state.is_final:
             raise RequestError(f"{job}: is {record.state.value} already")

@@ -37,6 +37,8 @@ class JobSummary:
         "_past_segments",
         "checkpoint_at",
         "checkpoint_bytes",
+        "checkpoint_iterations",
+        "checkpoint_problem",
         "details",
         "epochs",
         "failure",
@@ -51,6 +53,7 @@ class JobSummary:
         "metrics",
         "model_digest",
         "num_checkpoints",
+        "num_pauses",
         "promised",
         "reason",
         "recent",
@@ -86,11 +89,16 @@ class JobSummary:
         self.loss_digest: str | None = None
         self.model_digest: str | None = None
         self.metrics: dict[str, float] = {}
-        #: Times that the group changed while the job was running.
+        #: Times that the group changed while the job was running; starts are not counted.
         self.regroups = 0
+        #: Times that the job gave back all its ranks without having ended.
+        self.num_pauses = 0
         self.num_checkpoints = 0
         self.checkpoint_bytes = 0
         self.checkpoint_at: float | None = None
+        self.checkpoint_iterations = 0
+        #: Why checkpoints cannot be written any more; empty while they can.
+        self.checkpoint_problem = ""
         #: Why the job is in its final state.
         self.reason = ""
         self.failure: str | None = None
@@ -203,11 +211,23 @@ class JobSummary:
                 self.series.pop()
         self.iterations = iterations
 
+    def _checkpoint_age_s(self, now: float) -> float | None:
+        """How much work a restart would repeat at most, s; None without a checkpoint or a need."""
+        if self.checkpoint_at is None or self.state.is_final:
+            return None
+        return max(0.0, now - self.checkpoint_at)
+
     def _checkpoint(self, now: float, event: ev.CheckpointWritten) -> None:
         self.move(Trigger.CHECKPOINTED, now)
         self.num_checkpoints += 1
         self.checkpoint_bytes = event.num_bytes
         self.checkpoint_at = now
+        self.checkpoint_iterations = event.iterations
+        self.checkpoint_problem = ""
+
+    def _checkpoint_failed(self, now: float, event: ev.CheckpointFailed) -> None:
+        self.move(Trigger.CHECKPOINTED, now)
+        self.checkpoint_problem = event.message
 
     def _dissolved(self, now: float, event: ev.GroupDissolved) -> None:
         self.move(Trigger.DISSOLVED, now)
@@ -218,6 +238,7 @@ class JobSummary:
 
     def _paused(self, now: float, event: ev.JobPaused) -> None:
         self.move(Trigger.PAUSED, now)
+        self.num_pauses += 1
         self.close_group(now)
 
     def _finished(self, now: float, event: ev.JobFinished) -> None:
@@ -280,6 +301,7 @@ class JobSummary:
             "metrics": {name: finite(value) for name, value in self.metrics.items()},
             "weight": finite(self.weight),
             "regroups": self.regroups,
+            "pauses": self.num_pauses,
             "members": list(self.members),
             "rank_seconds": self.rank_seconds(now),
             "submitted_at": self.submitted_at,
@@ -290,6 +312,9 @@ class JobSummary:
             "checkpoints": self.num_checkpoints,
             "checkpoint_bytes": self.checkpoint_bytes,
             "checkpoint_at": self.checkpoint_at,
+            "checkpoint_iterations": self.checkpoint_iterations,
+            "checkpoint_age_s": self._checkpoint_age_s(now),
+            "checkpoint_problem": self.checkpoint_problem or None,
             "usage_s": {key: finite(value) for key, value in sorted(self.usage_s.items())},
             "failure": self.failure,
             "details": self.details,
@@ -309,6 +334,7 @@ def finite(value: float | None) -> float | None:
 _HANDLERS: dict[type, Callable[[JobSummary, float, Any], None]] = {
     ev.ProgressReported: JobSummary._progress,
     ev.CheckpointWritten: JobSummary._checkpoint,
+    ev.CheckpointFailed: JobSummary._checkpoint_failed,
     ev.GroupDissolved: JobSummary._dissolved,
     ev.JobPaused: JobSummary._paused,
     ev.JobFinished: JobSummary._finished,

@@ -11,10 +11,12 @@ import errno
 import fcntl
 import logging
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 from hpcslaq.core.commands import Command
 from hpcslaq.core.events import Event
@@ -32,10 +34,18 @@ _BLOCK_BYTES = 2**16
 class JournalError(HpcslaqError):
     """A journal that cannot be used; `line` counts from 1, 0 where it is the whole file."""
 
+    exit_code = 2
+
     def __init__(self, path: Path, line: int, problem: str) -> None:
         self.path, self.line, self.problem = path, line, problem
         where = f"{path}:{line}" if line else str(path)
         super().__init__(f"{where}: {problem}")
+
+
+class JournalBusyError(JournalError):
+    """Another process writes the journal: its run is still on."""
+
+    exit_code = 1
 
 
 #: Told about a torn last line: path, its line number and its first bytes.
@@ -127,10 +137,9 @@ def read_journal(path: Path, *, on_torn: OnTorn = log_torn) -> Iterator[Entry]:
     that is not an entry. A torn last line is handed to `on_torn` and left out.
     """
     lines = LineCodec()
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        raise NotFoundError(f"{path}: there is no journal") from None
+    file = _open(path)
+    if file is None:
+        raise NotFoundError(f"{path}: there is no journal")
     with file:
         number = 0
         while line := file.readline(MAX_LINE_BYTES + 1):
@@ -160,9 +169,8 @@ class JournalTail:
         what was read of it.
         """
         entries: list[Entry] = []
-        try:
-            file = self._path.open("rb")
-        except FileNotFoundError:
+        file = _open(self._path)
+        if file is None:
             return entries
         with file:
             if os.fstat(file.fileno()).st_size < self._offset:
@@ -181,6 +189,23 @@ class JournalTail:
         return entries
 
 
+def _open(path: Path) -> BinaryIO | None:
+    """The journal for reading, None where there is none; raises JournalError.
+
+    Whatever stands in its place in a run of somebody else: a pipe is not waited for.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise JournalError(path, 0, f"cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise JournalError(path, 0, "is not a regular file")
+    return open(fd, "rb")
+
+
 def _entry(lines: LineCodec, path: Path, number: int, line: bytes) -> Entry:
     try:
         return lines.from_line(line)
@@ -193,7 +218,7 @@ def _lock(fd: int, path: Path) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise JournalError(path, 0, "another run is writing it; stop that one first") from None
+        raise JournalBusyError(path, 0, "another run is writing it; stop that one first") from None
     except OSError as error:
         # Lustre without -o flock, some NFS servers: go on without.
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):

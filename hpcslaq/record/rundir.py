@@ -43,6 +43,24 @@ class RunDirectoryError(HpcslaqError):
     exit_code = 2
 
 
+_NUMBER = (int, float)
+#: What readers count on in `result.json`: a type, or that of the values of an object.
+_RESULT_TYPES: dict[str, Any] = {
+    "exit_code": (int,),
+    "wall_s": _NUMBER,
+    "num_ranks": (int,),
+    "mpi": (str,),
+    "versions": {"": (str,)},
+    "tick_p50_s": _NUMBER,
+    "tick_p99_s": _NUMBER,
+    "num_ticks": (int,),
+    "communicators_made": (int,),
+    "communicators_peak": (int,),
+    "communicators_alive": (int,),
+    "cpu_s": {"": {"": _NUMBER}},
+}
+
+
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
     """All file names of a run; make one with `create` or `open_existing`."""
@@ -267,11 +285,22 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.result_json}: is damaged: {error}") from None
         if not isinstance(result, dict):
             raise RunDirectoryError(f"{self.result_json}: is damaged: not an object")
+        for key, kinds in _RESULT_TYPES.items():
+            if not _is_of(result.get(key), kinds) and (key in result or key == "exit_code"):
+                value = repr(result.get(key))[:80]
+                raise RunDirectoryError(f"{self.result_json}: is damaged: {key} is {value}")
         return result
 
     def remove_result(self) -> None:
         """Delete `result.json` of an earlier attempt: the first thing that a resumed run does."""
         self.result_json.unlink(missing_ok=True)
+
+
+def _is_of(value: object, kinds: Any) -> bool:
+    """Whether a JSON value is of these types, or an object all of whose values are."""
+    if isinstance(kinds, dict):
+        return isinstance(value, dict) and all(_is_of(one, kinds[""]) for one in value.values())
+    return type(value) in kinds
 
 
 def checked_name(job: str) -> str:
@@ -300,7 +329,11 @@ def software_versions(
 
 def _read_bounded(path: Path, limit: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        # A pipe in a run of somebody else is not waited for.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise RunDirectoryError(f"{path}: is not a regular file")
             data = file.read(limit + 1)
     except FileNotFoundError:
         raise NotFoundError(f"{path}: there is no such file") from None

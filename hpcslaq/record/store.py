@@ -87,11 +87,13 @@ class CheckpointStore:
             self._prune(path.name)
         return num_bytes
 
-    def load_newest(self) -> Loaded | None:
+    def load_newest(self, stored: int = 0) -> Loaded | None:
         """The newest valid checkpoint, or None where none was ever written.
 
+        `stored` : iterations of the newest one that is known to have been written, 0: none is.
         Every refused file is logged and listed. Raises CheckpointError, naming all files and
-        reasons, where there are files but none is valid: never a silent start from zero.
+        reasons, where there are files but none is valid, or where there should be one and is
+        none: never a silent start from zero.
         """
         refused: list[Refused] = []
         with self._lock:
@@ -107,6 +109,9 @@ class CheckpointStore:
                     refused.append(Refused(path, str(error)))
                     self._refused.add(name)
                     continue
+                if iteration < stored:
+                    text = "%s: iteration %d is the newest usable checkpoint, %d was written"
+                    _log.warning(text, self._directory, iteration, stored)
                 own = {k: v for k, v in meta.items() if not k.startswith(_RESERVED)}
                 return Loaded(path, iteration, arrays, own, tuple(refused))
         if refused:
@@ -114,6 +119,11 @@ class CheckpointStore:
             raise CheckpointError(
                 f"{self._directory}: expected a valid checkpoint, found {len(refused)} files"
                 f" and none of them is: {reasons}"
+            )
+        if stored:
+            raise CheckpointError(
+                f"{self._directory}: expected the checkpoint of iteration {stored}, which was"
+                " written, found none: it was deleted"
             )
         return None
 

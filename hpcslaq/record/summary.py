@@ -136,6 +136,7 @@ class RunSummary:
             "makespan_s": self.makespan_s,
             "incarnations": self.incarnations,
             "regroups": sum(job.regroups for job in self.jobs.values()),
+            "pauses": sum(job.num_pauses for job in self.jobs.values()),
             "regroup_s": finite(self.regroup_s),
             "rank_seconds": self.rank_seconds,
             "usage_s": {
@@ -292,6 +293,7 @@ _HANDLERS: dict[type, Callable[[RunSummary, float, Any], bool]] = {
     ev.GroupDissolved: RunSummary._job_event,
     ev.ProgressReported: RunSummary._job_event,
     ev.CheckpointWritten: RunSummary._job_event,
+    ev.CheckpointFailed: RunSummary._job_event,
     ev.JobPaused: RunSummary._job_event,
     ev.JobFinished: RunSummary._job_event,
     ev.JobStopped: RunSummary._job_event,

@@ -58,4 +58,14 @@ def parse_toml(text: str, place: Place) -> dict[str, object]:
         problem, where = match.groups() if match else (str(error), "file")
         if where == "end of document":
             where = f"line {text.count(chr(10)) + 1} (end of file)"
-        raise Place(place.file, where).error(f"is not TOML: {problem[:200]}") from None
+        if problem == "Cannot overwrite a value":
+            problem = "this key was given a value before"
+        problem = f"is not TOML: {problem[:200]}"
+        raise Place(place.file, where).error(problem, value=_source_line(text, where)) from None
+
+
+def _source_line(text: str, where: str) -> str | None:
+    """The line of a parser's "line 3, column 5", which the parser does not show."""
+    match = re.fullmatch(r"line (\d+), column \d+", where)
+    lines = text.split("\n", int(match[1])) if match else []
+    return lines[int(match[1]) - 1].strip() if match and len(lines) >= int(match[1]) else None

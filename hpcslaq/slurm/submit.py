@@ -72,5 +72,5 @@ def read_submissions(run: RunDirectory) -> list[Submission]:
         return [Submission(str(job["id"]), float(job["submitted_at"])) for job in document["jobs"]]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    except (HpcslaqError, KeyError, TypeError, ValueError) as error:
+    except (HpcslaqError, OSError, KeyError, TypeError, ValueError) as error:
         raise RunDirectoryError(f"{run.slurm_json}: is damaged: {error!r}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 
 import pytest
 
@@ -10,7 +11,7 @@ from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
 from hpcslaq.core.coordinator import Coordinator
 from hpcslaq.core.jobs import JobState
-from hpcslaq.core.policy import NoForecast
+from hpcslaq.core.policy import ClusterView, NoForecast
 from hpcslaq.core.transitions import RankState
 from hpcslaq.errors import InvalidTransition, PolicyError
 from tests.core.world import Scripted, World, snapshot, spec_of
@@ -45,6 +46,83 @@ def test_a_submitted_job_starts_on_the_ranks_that_the_policy_gives() -> None:
     assert world.job("a").members == (1, 2, 3)
     assert world.job("a").started_at == world.now
     assert world.idle() == {4}
+
+
+def test_a_job_starts_again_with_what_is_known_of_its_checkpoints() -> None:
+    world = running(4, a=2)
+    world.tell(ev.CheckpointWritten("a", 7, 1, 100, 0.1))
+    world.tell(ev.CheckpointFailed("a", 9, "No space left on device"))
+    world.restart({1: "h", 2: "h"})
+    _, event, orders = world.journal[-1]
+    assert isinstance(event, ev.RunStarted)
+    assert orders[0] == cmd.Start("a", 2, (1, 2), 0, 7)
+
+
+class Counting(Scripted):
+    """Counts how often it is asked."""
+
+    num_asked = 0
+
+    def allocate(self, view: ClusterView) -> Mapping[str, int]:
+        self.num_asked += 1
+        return super().allocate(view)
+
+
+def test_a_decision_is_taken_at_arrivals_ends_and_rounds_and_at_nothing_else() -> None:
+    world = World(Counting(), 4)
+
+    def decided(policy: Counting = world.policy) -> int:
+        since, policy.num_asked = policy.num_asked, 0
+        return since
+
+    decided()
+    world.policy.targets = {"a": 3, "b": 1}
+    world.submit("a")
+    assert decided() == 1
+    world.form("a")
+    world.train("a", 5)
+    world.release()
+    assert decided() == 0  # what a report says counts at the next decision
+    world.submit("b")
+    assert decided() == 1
+    world.form("b")
+    world.policy.targets = {"a": 4}
+    orders = world.finish("b")
+    assert decided() == 1
+    orders += world.release()
+    assert orders_for("a", orders) == [cmd.Regroup("a", 3, (1, 2, 3, 4), (4,), ())]
+    assert decided() == 0
+    world.tell(ev.RoundElapsed())
+    assert decided() == 1
+    world.tell(ev.JobCancelled("a", "enough"))
+    assert decided() == 1
+
+
+def test_jobs_that_come_together_are_decided_about_once() -> None:
+    world = world_of(a=2, b=1, c=1)
+    assert world.tell(ev.JobSubmitted(spec_of("a"), is_followed=True)) == [
+        cmd.WakeAt(world.now + 10.0)
+    ]
+    assert world.tell(ev.JobSubmitted(spec_of("b"), is_followed=True)) == []
+    assert [world.job(name).target for name in "ab"] == [0, 0]
+    orders = world.tell(ev.JobSubmitted(spec_of("c")))
+    assert [order.job for order in orders] == ["a", "b", "c"]  # type: ignore[union-attr]
+    assert world.replayed() == [orders for _, _, orders in world.journal]
+
+
+def test_a_job_that_is_refused_among_others_that_come_together_is_told_at_once() -> None:
+    world = world_of(a=2)
+    spec = spec_of("big", min_workers=8)
+    assert world.tell(ev.JobSubmitted(spec, is_followed=True))[0] == cmd.Reject(
+        "big", "needs 8 workers, the run has 4"
+    )
+    assert world.submit("a")[0] == cmd.Start("a", 1, (1, 2))
+
+
+def test_the_next_round_decides_where_the_submission_that_should_follow_is_lost() -> None:
+    world = world_of(a=2)
+    world.tell(ev.JobSubmitted(spec_of("a"), is_followed=True))
+    assert world.tell(ev.RoundElapsed())[0] == cmd.Start("a", 1, (1, 2))
 
 
 def test_a_job_starts_with_fewer_workers_than_its_target_and_grows_later() -> None:
@@ -363,7 +441,9 @@ def test_a_job_without_a_share_pauses_and_resumes_with_what_it_knew() -> None:
     world.pause("a")
     world.release()
     assert world.job("a").state is JobState.WAITING
-    assert orders_for("a", world.give(a=1)) == [cmd.Start("a", 2, (1,), known_iterations=3)]
+    assert orders_for("a", world.give(a=1)) == [
+        cmd.Start("a", 2, (1,), known_iterations=3, stored_iterations=3)
+    ]
     world.form("a")
     assert world.job("a").iterations == 3
     assert world.job("a").regroups == 0
@@ -699,33 +779,70 @@ TO_STATE = {
 
 #: Events about the job, right in every detail, that each state takes.
 LEGAL = {
-    JobState.WAITING: {"JobCancelled", "WeightChanged", "CheckpointWritten"},
+    JobState.WAITING: {"JobCancelled", "WeightChanged", "CheckpointWritten", "CheckpointFailed"},
     JobState.STARTING: {
-        *("JobCancelled", "WeightChanged", "CheckpointWritten", "GroupFormed", "JobFailed"),
+        *(
+            "JobCancelled",
+            "WeightChanged",
+            "CheckpointWritten",
+            "CheckpointFailed",
+            "GroupFormed",
+            "JobFailed",
+        ),
     },
     JobState.RUNNING: {
-        *("JobCancelled", "WeightChanged", "CheckpointWritten", "ProgressReported"),
+        *(
+            "JobCancelled",
+            "WeightChanged",
+            "CheckpointWritten",
+            "CheckpointFailed",
+            "ProgressReported",
+        ),
         *("JobFinished", "JobFailed", "GroupDissolved"),
     },
     JobState.REGROUPING: {
-        *("JobCancelled", "WeightChanged", "CheckpointWritten", "ProgressReported"),
+        *(
+            "JobCancelled",
+            "WeightChanged",
+            "CheckpointWritten",
+            "CheckpointFailed",
+            "ProgressReported",
+        ),
         *("JobFinished", "JobFailed", "GroupFormed", "GroupDissolved"),
     },
     JobState.PAUSING: {
-        *("JobCancelled", "WeightChanged", "CheckpointWritten", "ProgressReported"),
+        *(
+            "JobCancelled",
+            "WeightChanged",
+            "CheckpointWritten",
+            "CheckpointFailed",
+            "ProgressReported",
+        ),
         *("JobFinished", "JobFailed", "JobPaused", "GroupDissolved"),
     },
     JobState.STOPPING: {
-        *("JobCancelled", "WeightChanged", "CheckpointWritten", "ProgressReported"),
+        *(
+            "JobCancelled",
+            "WeightChanged",
+            "CheckpointWritten",
+            "CheckpointFailed",
+            "ProgressReported",
+        ),
         *("JobFinished", "JobFailed", "JobStopped", "GroupDissolved"),
     },
     JobState.FINISHING: {
-        *("JobCancelled", "WeightChanged", "CheckpointWritten", "ProgressReported"),
+        *(
+            "JobCancelled",
+            "WeightChanged",
+            "CheckpointWritten",
+            "CheckpointFailed",
+            "ProgressReported",
+        ),
         *("JobFinished", "JobFailed"),
     },
-    JobState.DONE: {"CheckpointWritten"},
-    JobState.FAILED: {"CheckpointWritten"},
-    JobState.CANCELLED: {"CheckpointWritten"},
+    JobState.DONE: {"CheckpointWritten", "CheckpointFailed"},
+    JobState.FAILED: {"CheckpointWritten", "CheckpointFailed"},
+    JobState.CANCELLED: {"CheckpointWritten", "CheckpointFailed"},
     JobState.REJECTED: set(),
 }
 
@@ -739,6 +856,7 @@ def job_events(job: str, generation: int, members: tuple[int, ...]) -> list[ev.E
         ev.GroupDissolved(job, generation),
         ev.ProgressReported(job, generation, 1, (1.0,), 0, 1.0, 2),
         ev.CheckpointWritten(job, 1, 1, 100, 0.1),
+        ev.CheckpointFailed(job, 1, "full"),
         ev.JobPaused(job, generation, 1),
         ev.JobFinished(job, generation, 1, 1, 1.0, "0", "0", "epochs"),
         ev.JobStopped(job, generation),

@@ -144,3 +144,73 @@ def test_a_file_that_cannot_be_moved_is_carried_out_once(desk, monkeypatch):
 def test_an_inbox_that_is_gone_is_no_reason_to_end_the_run(desk):
     desk.run.inbox.rmdir()
     assert desk.take() == []
+
+
+def test_a_flood_of_requests_and_of_junk_is_taken_in_order_and_in_short_looks(desk, monkeypatch):
+    monkeypatch.setattr(requests, "_LOOK_S", 0.0)
+    monkeypatch.setattr(requests, "LOOK_EVERY_S", 3600.0)
+    desk.desk._look_at = 0.0
+    for number in range(20):
+        desk.inbox.send(SubmitRequest(replace(SPEC, name=f"job-{number}"), str(desk.data)))
+        (desk.run.inbox / f"junk-{number}").write_text("?")
+    looks = [desk.take() for _ in range(40)]
+    assert not desk.desk._inbox.has_more
+    assert max(map(len, looks)) == 1
+    assert [event.spec.name for (event,) in filter(None, looks)] == [
+        f"job-{number}" for number in range(20)
+    ]
+    assert len(list((desk.run.inbox / "refused").glob("junk-*.reason"))) == 20
+
+
+def test_no_request_is_looked_at_between_two_looks(desk, monkeypatch):
+    monkeypatch.setattr(requests, "LOOK_EVERY_S", 3600.0)
+    assert desk.take() == []
+    desk.inbox.send(CloseRequest())
+    assert desk.take() == []
+
+
+@pytest.mark.parametrize("damage", ["{", '{"type":"CloseRequest"}x', ""])
+def test_a_damaged_file_of_an_accepted_job_costs_that_job_only(desk, damage, caplog):
+    names = [
+        desk.inbox.send(SubmitRequest(replace(SPEC, name=job), str(desk.data))) for job in "ab"
+    ]
+    desk.take()
+    (desk.run.inbox / "done" / names[0]).write_text(damage)
+    desk.restart()
+    assert desk.desk.data_path("b") == str(desk.data)
+    assert desk.desk.data_path("a") is None
+    assert f"done/{names[0]}: is damaged" in caplog.text
+
+
+def test_the_data_of_a_job_are_known_before_its_request_is_looked_at_again(desk):
+    # Killed after the journal was written and before the file was moved.
+    desk.inbox.send(SubmitRequest(SPEC, str(desk.data)))
+    desk.take(is_done=False)
+    desk.inbox.send(SubmitRequest(replace(SPEC, name="new"), str(desk.data)))
+    desk.inbox.send(CloseRequest())
+    desk.restart()
+    assert desk.desk.data_path("late") == str(desk.data)
+    assert desk.desk.data_path("new") is None
+    assert desk.desk.is_serving
+    assert desk.take() == [
+        ev.JobSubmitted(replace(SPEC, name="new", arrival_s=5.0)),
+        ev.ArrivalsClosed(),
+    ]
+
+
+def test_submissions_that_come_together_say_so_but_for_the_last(desk, monkeypatch):
+    monkeypatch.setattr(requests, "_LOOK_S", 3600.0)
+    for name in "abc":
+        desk.inbox.send(SubmitRequest(replace(SPEC, name=name), str(desk.data)))
+    desk.inbox.send(CancelRequest("a"))
+    desk.inbox.send(SubmitRequest(replace(SPEC, name="d"), str(desk.data)))
+    # What follows is refused: a job of that name, no data.
+    desk.inbox.send(SubmitRequest(replace(SPEC, name="d", num_chunks=2), str(desk.data)))
+    desk.inbox.send(SubmitRequest(replace(SPEC, name="e"), str(desk.data)))
+    desk.inbox.send(SubmitRequest(replace(SPEC, name="f"), "/nowhere"))
+    said = [
+        (event.spec.name, event.is_followed) if isinstance(event, ev.JobSubmitted) else None
+        for event in desk.take()
+    ]
+    expected = [("a", True), ("b", True), ("c", False), None, ("d", False), ("e", False)]
+    assert said == expected

@@ -121,6 +121,27 @@ def test_all_bad_is_an_error_that_names_every_file_and_never_a_fresh_start(
     assert str(file(tmp_path, 20)) in str(caught.value)
 
 
+def test_a_checkpoint_that_was_written_and_is_gone_is_an_error_and_no_fresh_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(
+        CheckpointError,
+        match="expected the checkpoint of iteration 20, which was written, found none",
+    ):
+        store(tmp_path).load_newest(20)
+    save(tmp_path, 10, 20)
+    loaded = store(tmp_path).load_newest(20)
+    assert loaded is not None and loaded.iteration == 20
+    assert not caplog.text
+    file(tmp_path, 20).unlink()
+    loaded = store(tmp_path).load_newest(20)
+    assert loaded is not None and loaded.iteration == 10
+    assert "iteration 10 is the newest usable checkpoint, 20 was written" in caplog.text
+    file(tmp_path, 10).unlink()
+    with pytest.raises(CheckpointError, match="found none"):
+        store(tmp_path).load_newest(20)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [

@@ -14,7 +14,7 @@ from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.record.summary import RunSummary
 from hpcslaq.report import figures
 from hpcslaq.report.build import RunReader
-from hpcslaq.report.history import History
+from hpcslaq.report.history import History, worker_steps
 
 pytest.importorskip("matplotlib")
 
@@ -104,6 +104,48 @@ def test_few_jobs_have_names_and_colours_of_their_own_and_many_a_scale() -> None
     assert [axes.get_ylabel() for axes in many_figure.axes][1] == "job, by arrival"
 
 
+def test_a_crowd_is_drawn_with_one_artist_and_shows_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    summary, history = crowd(100)
+    figure = figures.losses_figure(history)
+    assert figure is not None
+    (lines,) = figure.axes[0].collections
+    assert len(lines.get_segments()) == 100
+    assert len(figure.axes[0].lines) == 1  # the mean
+    workers = figures.workers_figure(summary, history)
+    assert workers is not None
+    assert not workers.axes[0].patches
+    (image,) = workers.axes[0].images
+    pixels = image.get_array()
+    # In each instant two jobs hold a worker: the group of the one before ends with its release.
+    filled = (pixels[..., 3] > 0).sum(axis=0)
+    segments = [job.segments for job in summary.jobs.values()]
+    times, counts = worker_steps(segments, history.now)
+    held = sum(
+        count * (after - before)
+        for row in counts
+        for count, before, after in zip(row, times, times[1:], strict=False)
+    )
+    assert filled.mean() * history.now == pytest.approx(held, rel=0.02)
+    monkeypatch.setattr(figures, "_CROWD", 1000)
+    stairs = figures.workers_figure(summary, history)
+    assert stairs is not None
+    assert stairs.axes[0].get_ylim() == workers.axes[0].get_ylim()
+    curves = figures.losses_figure(history)
+    assert curves is not None
+    drawn = curves.axes[0].lines[0].get_path()
+    assert lines.get_segments()[0][:, 0].tolist()[-1] == drawn.vertices[-1, 0]
+
+
+def test_a_long_history_of_a_crowd_is_thinned_evenly() -> None:
+    points = [(float(at), 1.0 / (1 + at)) for at in range(1000)]
+    thin = figures._thinned(points, 5000)
+    assert 30 < len(thin) < 60
+    assert (thin[0], thin[-1]) == (points[0], points[-1])
+    assert figures._thinned(points, 10) == points
+
+
 def test_sixty_jobs_have_a_row_each_that_is_high_enough_to_read() -> None:
     summary, history = crowd(60)
     figure = figures.groups_figure(summary, history)
@@ -115,8 +157,8 @@ def test_sixty_jobs_have_a_row_each_that_is_high_enough_to_read() -> None:
 
 
 def test_names_are_not_read_as_mathematics(ended_run: RunDirectory) -> None:
-    assert figures._short("a$b$") == r"a\$b\$"
-    assert len(figures._short("x" * 90)) == 28
+    assert figures.short_name("a$b$") == r"a\$b\$"
+    assert len(figures.short_name("x" * 90)) == 28
 
 
 def test_without_matplotlib_the_error_names_the_extra(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import BinaryIO
 
 from hpcslaq.errors import HpcslaqError, NotFoundError
 
@@ -88,12 +89,14 @@ class Lines:
                 raise TraceError(path, 0, "is a directory")
         except FileNotFoundError:
             raise NotFoundError(f"{path}: there is no such trace") from None
+        except OSError as error:
+            raise TraceError(path, 0, f"cannot be read: {error.strerror}") from None
         if size > MAX_BYTES:
             raise TraceError(path, 0, f"is longer than {MAX_BYTES} bytes")
 
     def __iter__(self) -> Iterator[str]:
         """The lines without their ends; blank ones are left out. Raises TraceError."""
-        with self.path.open("rb") as file:
+        with self._open() as file:
             while line := file.readline(MAX_LINE + 1):
                 self.number += 1
                 if len(line) > MAX_LINE:
@@ -105,6 +108,17 @@ class Lines:
                 text = text.rstrip("\r\n")
                 if text.strip():
                     yield text
+
+    def head(self, num_bytes: int) -> bytes:
+        """The first bytes of the file; raises TraceError."""
+        with self._open() as file:
+            return file.read(num_bytes)
+
+    def _open(self) -> BinaryIO:
+        try:
+            return self.path.open("rb")
+        except OSError as error:
+            raise TraceError(self.path, 0, f"cannot be read: {error.strerror}") from None
 
     def error(self, problem: str) -> TraceError:
         """The error for the line that was handed out last."""

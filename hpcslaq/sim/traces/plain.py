@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hpcslaq.errors import NotFoundError
 from hpcslaq.sim.traces.base import (
     MAX_BYTES,
     MAX_SECONDS,
@@ -211,9 +210,10 @@ def _after(text: str, place: int, char: str) -> int:
 
 def _whole(lines: Lines) -> str:
     try:
-        data = lines.path.read_bytes()
-    except FileNotFoundError:
-        raise NotFoundError(f"{lines.path}: there is no such trace") from None
+        with lines.path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise TraceError(lines.path, 0, f"cannot be read: {error.strerror}") from None
     if len(data) > MAX_BYTES:
         raise TraceError(lines.path, 0, f"is longer than {MAX_BYTES} bytes")
     try:

@@ -37,7 +37,7 @@ def read_trace(path: Path, format_name: str | None = None) -> Trace:
 def recognise(path: Path) -> str:
     """The format of a trace by its first line; raises TraceError where none fits."""
     lines = Lines(path)
-    first = "" if path.stat().st_size == 0 else _first_line(lines)
+    first = _first_line(lines)
     names = set(header_of(first))
     for format_name, (needed, _) in HEADERS.items():
         if needed <= names:
@@ -90,8 +90,7 @@ def _spread(values: np.ndarray) -> dict[str, float] | None:
 
 def _first_line(lines: Lines) -> str:
     # A JSON file may be one long line: its first characters are enough.
-    with lines.path.open("rb") as file:
-        head = file.read(4096)
+    head = lines.head(4096)
     if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"[", b"{")):
         return "["
     return next(iter(lines), "")
