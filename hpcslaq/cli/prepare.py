@@ -96,10 +96,13 @@ def make_plan(path: Path, job_file: JobFile, data_paths: Mapping[str, str]) -> R
     )
 
 
-def prepare_run(path: Path, job_file: JobFile, out: Path, progress: Progress) -> RunDirectory:
+def prepare_run(
+    path: Path, job_file: JobFile, out: Path, progress: Progress, *, mode: int | None = None
+) -> RunDirectory:
     """A run directory with its plan; that of an earlier attempt at the same is taken up again.
 
-    `path` : where `job_file` (of `read_checked`) is, for messages. Raises JobFileError, DataError,
+    `path` : where `job_file` (of `read_checked`) is, for messages; `mode` : see
+    `RunDirectory.create`. Raises JobFileError, DataError,
     NotFoundError, LaunchError; nothing is left behind then.
     """
     plan = make_plan(path, job_file, prepare_data(path, job_file, progress))
@@ -115,7 +118,7 @@ def prepare_run(path: Path, job_file: JobFile, out: Path, progress: Progress) ->
         if plan != present:
             plan.write(run)
         return run
-    run = RunDirectory.create(out)
+    run = RunDirectory.create(out, mode)
     try:
         plan.write(run)
     except HpcslaqError:

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from hpcslaq.cli.live import Display, preparing
-from hpcslaq.cli.output import emit_json, json_option, reports_errors
+from hpcslaq.cli.output import emit_json, json_option, octal_mode, reports_errors
 from hpcslaq.cli.prepare import default_run_directory, prepare_run, read_checked
 from hpcslaq.cli.report import show
 from hpcslaq.core.coordinator import EXIT_STOPPED_EARLY
@@ -56,6 +56,9 @@ EXIT_INTERRUPTED = 130
     default="60s",
     help="In an allocation: checkpoint and end this long before its end; default: 60s; 0: do not.",
 )
+@click.option(
+    "--mode", callback=octal_mode, help="Permissions of a new run directory, octal; default: 700."
+)
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @json_option
 @reports_errors
@@ -67,6 +70,7 @@ def command(
     family: str,
     serve: bool,
     stop_before: str,
+    mode: int | None,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -80,7 +84,7 @@ def command(
         def prepare() -> RunDirectory:
             checked = read_checked(job_file, policy, is_serving=serve)
             where = out or default_run_directory(job_file)
-            return prepare_run(job_file, checked, where, lambda what, share: None)
+            return prepare_run(job_file, checked, where, lambda what, share: None, mode=mode)
 
         return _run_as_rank(prepare, ranks, _early_end(stop_before))
     mpi = find_mpi(family)
@@ -89,7 +93,8 @@ def command(
     cores = len(os.sched_getaffinity(0)) if allocation is None else allocation.num_tasks
     checked = read_checked(job_file, policy, is_serving=serve)
     with preparing(quiet or as_json) as progress:
-        run = prepare_run(job_file, checked, out or default_run_directory(job_file), progress)
+        where = out or default_run_directory(job_file)
+        run = prepare_run(job_file, checked, where, progress, mode=mode)
     num_ranks = ranks or checked.run.ranks or cores + 1
     if allocation is None:
         program = ["-m", "hpcslaq.mpi", str(run.path)]
