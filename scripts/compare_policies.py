@@ -15,7 +15,8 @@ its mean cost over all runs) that the run had done since the job's arrival.
 
     python scripts/compare_policies.py [--repetitions 5] [--out FOLDER] [--policies quality ...]
 
-FOLDER/compare.csv has a line per run and job, FOLDER/compare.json the tables.
+FOLDER/compare.csv has a line per run and job, FOLDER/compare.json the tables. Runs that are
+there already are not repeated.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ def main() -> None:
         turn = repetition % len(asked.policies)
         order = asked.policies[turn:] + asked.policies[:turn]
         folders = {policy: asked.out / f"{policy}-{repetition}" for policy in order}
-        missing = {p: f for p, f in folders.items() if not (f / "result.json").exists()}
+        missing = {p: f for p, f in folders.items() if not is_finished(f)}
+        if asked.together and 0 < len(missing) < len(folders):
+            there = ", ".join(str(f) for f in folders.values() if f not in missing.values())
+            sys.exit(f"{there}: ran at another time than the rest; remove them first")
         for some in [missing] if asked.together else [{p: f} for p, f in missing.items()]:
             _launch(asked.job_file, some)
         for policy, folder in folders.items():
@@ -80,6 +84,16 @@ def main() -> None:
     write_csv(asked.out / "compare.csv", runs)
     (asked.out / "compare.json").write_text(json.dumps(table, indent=1) + "\n")
     print("\n" + as_text(table))
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the run is there; exits where it stopped early, as a resumed one lost time."""
+    if not folder.exists():
+        return False
+    result = folder / "result.json"
+    if result.exists() and json.loads(result.read_text())["exit_code"] == 0:
+        return True
+    return sys.exit(f"{folder}: holds an unfinished run; remove it first")
 
 
 def _launch(job_file: Path, folders: dict[str, Path]) -> None:

@@ -1,7 +1,8 @@
 """Evaluate OASiS in simulation: the tables and figures of the paper's section V, and more.
 
-    python scripts/evaluate_oasis.py --out runs/oasis            # full size, about two hours
+    python scripts/evaluate_oasis.py --out runs/oasis            # full size, about an hour
     python scripts/evaluate_oasis.py --out runs/oasis --quick    # small, some minutes
+    python scripts/evaluate_oasis.py --out runs/all --merge runs/a runs/b    # made in pieces
 
 Tables (CSV and JSON, one row per run, and means in summary.json): utility against jobs,
 horizon and servers; lateness of sensitive and critical jobs; ratio to the offline optimum;
@@ -28,12 +29,18 @@ from hpcslaq.policies.oasis.calibrate import calibrate
 from hpcslaq.policies.oasis.certificate import certify
 from hpcslaq.policies.oasis.elastic import ElasticScheduler
 from hpcslaq.policies.oasis.evaluate import Scheduler, simulate
-from hpcslaq.policies.oasis.instances import JobRanges, draw_instance, small_ranges
+from hpcslaq.policies.oasis.instances import (
+    JobRanges,
+    bursty_arrivals,
+    draw_instance,
+    poisson_arrivals,
+    small_ranges,
+)
 from hpcslaq.policies.oasis.model import Instance, Job
 from hpcslaq.policies.oasis.offline import solve_offline
 from hpcslaq.policies.oasis.online import OasisScheduler
 from hpcslaq.policies.oasis.prices import paper_bounds
-from hpcslaq.policies.oasis.workload import admission_workload
+from hpcslaq.policies.oasis.workload import AdmissionLoad, admission_workload
 
 Row = dict[str, object]
 
@@ -53,13 +60,21 @@ def main() -> None:
         "jobs": utility_against_jobs,
         "horizon": utility_against_horizon,
         "servers": utility_against_servers,
+        "arrivals": utility_against_arrivals,
         "lateness": lateness_against_target,
         "offline": ratio_to_offline,
         "misestimate": misestimated_bounds,
         "time": decision_time,
     }
     summary = {}
-    for name in options.tables or tables:
+    if options.merge:
+        for name in tables:
+            parts = [part / f"{name}.json" for part in options.merge]
+            rows = [row for part in parts if part.exists() for row in json.loads(part.read_text())]
+            if rows:
+                write(out, name, rows)
+                summary[name] = summarise(rows)
+    for name in () if options.merge else options.tables or tables:
         rows = []
         for row in tables[name](options):
             rows.append(row)
@@ -88,6 +103,22 @@ def utility_against_servers(options: argparse.Namespace) -> Iterator[Row]:
         yield from _compare(
             options, "hosts", hosts, num_jobs=200, horizon=300, num_workers=hosts, num_servers=hosts
         )
+
+
+def utility_against_arrivals(options: argparse.Namespace) -> Iterator[Row]:
+    """300 jobs, T = 300: bursts or a Poisson process; ps, half of each, or all-reduce jobs."""
+    for name, draw in (("bursts", bursty_arrivals), ("poisson", poisson_arrivals)):
+        for share in (0.0, 0.5, 1.0):
+            ranges = JobRanges(allreduce_share=share)
+            yield from _compare(
+                options,
+                "mix",
+                f"{name}, {share:.0%} all-reduce",
+                num_jobs=300,
+                horizon=300,
+                ranges=ranges,
+                draw_arrivals=draw,
+            )
 
 
 def lateness_against_target(options: argparse.Namespace) -> Iterator[Row]:
@@ -162,9 +193,8 @@ def decision_time(options: argparse.Namespace) -> Iterator[Row]:
     """CPU seconds per admission at T = 300, H = K = 50, R = 4, W up to 1,200."""
     for share in (0.0, 1.0):
         for is_hard in (False, True):
-            oasis, jobs = admission_workload(
-                np.random.default_rng(1), num_jobs=300, allreduce_share=share, is_hard=is_hard
-            )
+            load = AdmissionLoad(allreduce_share=share, is_hard=is_hard)
+            oasis, jobs = admission_workload(np.random.default_rng(1), load)
             seconds = []
             for job in jobs:
                 start = time.process_time()
@@ -186,7 +216,7 @@ def _compare(
     """Every scheduler on every seed of one shape, with the certificate of the OASiS run."""
     schedulers = _schedulers(options, **shape)
     for seed in range(options.seeds):
-        instance = draw_instance(np.random.default_rng(seed), **shape)
+        instance = _draw(seed, **shape)
         family = schedulers[0]
         assert isinstance(family, OasisScheduler)
         run = _earn(instance, family.bounds_rule, family.history)
@@ -229,7 +259,15 @@ def _schedulers(options: argparse.Namespace, **shape: object) -> list[Scheduler]
 
 def _past(options: argparse.Namespace, **shape: object) -> list[Instance]:
     seeds = range(PAST, PAST + options.past)
-    return [draw_instance(np.random.default_rng(seed), **shape) for seed in seeds]
+    return [_draw(seed, **shape) for seed in seeds]
+
+
+def _draw(seed: int, draw_arrivals: Callable | None = None, **shape: object) -> Instance:
+    """An instance; its arrivals are bursty unless another process is given."""
+    rng = np.random.default_rng(seed)
+    if draw_arrivals is not None:
+        shape["arrivals"] = draw_arrivals(rng, shape["num_jobs"], shape["horizon"])
+    return draw_instance(rng, **shape)
 
 
 def _jobs(past: list[Instance]) -> tuple[Job, ...]:
@@ -276,8 +314,19 @@ def summarise(rows: list[Row]) -> list[Row]:
     return table
 
 
+#: Table -> (x, measure, what a line is, label of x, label of y).
+FIGURES = {
+    "jobs": ("num_jobs", "utility", "scheduler", "jobs (T = 300)", "total utility"),
+    "horizon": ("horizon", "utility", "scheduler", "T (200 jobs)", "total utility"),
+    "servers": ("hosts", "utility", "scheduler", "H = K (200 jobs)", "total utility"),
+    "offline": ("servers", "ratio", "scheduler", "hosts", "offline bound / utility"),
+    "misestimate": ("factor", "utility", "num_jobs", "U / L over its estimate", "total utility"),
+}
+COLOURS = ("#0072B2", "#D55E00", "#56B4E9", "#999999", "#009E73", "#E69F00", "#CC79A7", "#8C6D31")
+
+
 def draw(out: Path, summary: dict[str, list[Row]]) -> None:
-    """Line figures of the utilities, where matplotlib is installed."""
+    """Line figures, where matplotlib is installed."""
     try:
         import matplotlib
     except ImportError:
@@ -286,24 +335,27 @@ def draw(out: Path, summary: dict[str, list[Row]]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    axes = {"jobs": "num_jobs", "horizon": "horizon", "servers": "hosts", "offline": "servers"}
-    for name, key in axes.items():
+    for name, (key, measure, group, x_label, y_label) in FIGURES.items():
         if name not in summary:
             continue
-        measure = "ratio" if name == "offline" else "utility"
-        figure, axis = pyplot.subplots(figsize=(6, 4), layout="constrained")
-        for scheduler in dict.fromkeys(row["scheduler"] for row in summary[name]):
-            line = [row for row in summary[name] if row["scheduler"] == scheduler]
-            axis.plot(
-                [row[key] for row in line],
-                [row[measure] for row in line],
-                marker="o",
-                label=str(scheduler),
+        figure, axis = pyplot.subplots(figsize=(6.4, 3.8), layout="constrained")
+        lines = dict.fromkeys(row[group] for row in summary[name])
+        for colour, value in zip(COLOURS * len(lines), lines, strict=False):
+            line = sorted(
+                (row for row in summary[name] if row[group] == value), key=lambda row: row[key]
             )
-        axis.set_xlabel(key)
-        axis.set_ylabel("bound / utility" if name == "offline" else "total utility")
-        axis.legend(fontsize=7)
-        figure.savefig(out / f"{name}.svg")
+            label = f"{value} jobs" if group == "num_jobs" else str(value)
+            x, y = [row[key] for row in line], [row[measure] for row in line]
+            axis.plot(x, y, marker="o", markersize=4, color=colour, label=label)
+        if name == "misestimate":
+            axis.set_xscale("log")
+        axis.set_ylim(bottom=0)
+        axis.set_xlabel(x_label)
+        axis.set_ylabel(y_label)
+        axis.grid(visible=True, color="#E4E4E4")
+        axis.spines[["top", "right"]].set_visible(False)
+        figure.legend(loc="outside right upper", fontsize=8, frameon=False)
+        figure.savefig(out / f"{name}.png", dpi=110)
         pyplot.close(figure)
 
 
@@ -321,6 +373,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", required=True, help="directory for tables and figures")
     parser.add_argument("--tables", nargs="*", help="only these (default: all)")
+    parser.add_argument("--merge", type=Path, nargs="*", help="join the tables of these runs")
     parser.add_argument("--seeds", type=int, default=5, help="workloads per point")
     parser.add_argument("--loads", type=int, nargs="*", default=[100, 200, 300, 400])
     parser.add_argument("--past", type=int, default=3, help="earlier workloads to calibrate on")

@@ -20,7 +20,7 @@ if ! "$python" -m venv "$dir"; then
     echo "cannot make a virtual environment; on Debian: apt-get install python3-venv" >&2
     exit 4
 fi
-"$dir/bin/pip" install --quiet --disable-pip-version-check -e "$root[$extras]"
+"$dir/bin/pip" install --quiet --disable-pip-version-check -e "${root}[$extras]"
 if [ -n "$data" ]; then
     "$root/scripts/fetch-data.sh" "$dir/bin/python"
 fi

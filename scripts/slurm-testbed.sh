@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A real Slurm cluster of pretended nodes on this machine, for tests: munge, slurmctld and one
 # slurmd per node. Every node has a host name, a /dev/shm and an /etc/hosts of its own.
+#   scripts/slurm-testbed.sh install            only installs the packages that are missing
 #   scripts/slurm-testbed.sh start  [DIR]       prints the environment file to source
 #   scripts/slurm-testbed.sh stop   [DIR]       ends what `start DIR` started, and its jobs
 #   scripts/slurm-testbed.sh status [DIR]       exit code 0 when all nodes are usable
@@ -13,12 +14,12 @@
 # for one link that Debian's package lacks (see `link_pmix`).
 set -euo pipefail
 
-usage() { sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 cannot() { echo "slurm-testbed: $*" >&2; exit 4; }
 say() { echo "slurm-testbed: $*" >&2; }
 
 action=${1:-} dir=${2:-${TMPDIR:-/tmp}/hpcslaq-slurm-$(id -u)} node=${3:-}
-case $action in start | stop | status) ;; crash) [ -n "$node" ] || usage ;; *) usage ;; esac
+case $action in install | start | stop | status) ;; crash) [ -n "$node" ] || usage ;; *) usage ;; esac
 num_nodes=${SLURM_TESTBED_NODES:-4} num_cpus=${SLURM_TESTBED_CPUS:-8}
 packages=(slurmctld slurmd slurm-client munge libpmix2)
 
@@ -67,26 +68,42 @@ node_names() {
 
 # -- start -----------------------------------------------------------------------------
 
-install_packages() {
-    local package missing=() policy=/usr/sbin/policy-rc.d
+missing_packages() {
+    local package
     for package in "${packages[@]}"; do
         [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] ||
-            missing+=("$package")
+            echo "$package"
     done
+}
+
+# Every wait of apt is bounded, also that for a server that does not answer.
+apt_get() {
+    DEBIAN_FRONTEND=noninteractive timeout -k 10 "${SLURM_TESTBED_APT_S:-240}" apt-get -qq \
+        -o DPkg::Lock::Timeout=60 -o Acquire::Retries=1 -o Acquire::http::Timeout=20 \
+        -o Acquire::https::Timeout=20 "$@" </dev/null >>"$log" 2>&1
+}
+
+install_packages() {
+    local missing policy=/usr/sbin/policy-rc.d made='' failed='' log
+    mapfile -t missing < <(missing_packages)
     [ "${#missing[@]}" -gt 0 ] || return 0
+    command -v apt-get >/dev/null || cannot "needs ${missing[*]}, and there is no apt-get"
     say "installing ${missing[*]}"
+    log=$(mktemp)
     # The packages' own services must not start: they would run with another configuration.
     if [ ! -e $policy ]; then
         printf '#!/bin/sh\nexit 101\n' >$policy
         chmod 755 $policy
+        made=1
         trap 'rm -f /usr/sbin/policy-rc.d' EXIT
     fi
-    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120)
-    "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >"$dir/log/apt.log" 2>&1 ||
-        { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${missing[@]}"; } \
-            >>"$dir/log/apt.log" 2>&1 ||
-        cannot "apt-get install ${missing[*]} failed; see $dir/log/apt.log"
-    if [ -n "$(trap -p EXIT)" ]; then rm -f $policy; trap - EXIT; fi
+    apt_get install -y --no-install-recommends "${missing[@]}" ||
+        { apt_get update && apt_get install -y --no-install-recommends "${missing[@]}"; } ||
+        failed=1
+    if [ -n "$made" ]; then rm -f $policy; trap - EXIT; fi
+    if [ -n "$failed" ]; then tail -n 5 "$log" >&2; fi
+    rm -f "$log"
+    [ -z "$failed" ] || cannot "apt-get cannot install ${missing[*]} (no network?)"
 }
 
 # Slurm's PMIx plugin opens a name that only libpmix-dev ships; without it `srun --mpi=pmix` fails.
@@ -116,7 +133,9 @@ choose_port() {
 
 write_configuration() {
     local port=$1 host
-    host=$(hostname -s)
+    # As Slurm itself takes it, without asking any name server.
+    host=$(uname -n)
+    host=${host%%.*}
     cat >"$dir/slurm.conf" <<END
 ClusterName=testbed
 SlurmctldHost=$host(127.0.0.1)
@@ -189,7 +208,7 @@ start_munge() {
     rm -f "$dir"/munge/socket* "$dir/run/munged.pid"
     munged --key-file="$dir/munge/key" --socket="$dir/munge/socket" \
         --pid-file="$dir/run/munged.pid" --log-file="$dir/log/munged.log" \
-        --seed-file="$dir/munge/seed" --num-threads=2 || cannot "munged did not start"
+        --seed-file="$dir/munge/seed" --num-threads=2 --force || cannot "munged did not start"
 }
 
 start_node() {
@@ -224,18 +243,44 @@ wait_for_nodes() {
     cannot "not all nodes are usable after 25 s; see $dir/log"
 }
 
+needs_root() { [ "$(id -u)" = 0 ] || cannot "needs root (the nodes are namespaces)"; }
+
+needs_namespaces() {
+    unshare --uts --mount --propagation private \
+        sh -c 'hostname testbed && mount -t tmpfs shm /dev/shm' >/dev/null 2>&1 ||
+        cannot "may not make namespaces here (a container without CAP_SYS_ADMIN?)"
+}
+
+# With nothing but the loopback Slurm finds no address and Open MPI no way between nodes.
+needs_network() {
+    [ -n "$(hostname -I 2>/dev/null)" ] || cannot "no network interface is up but the loopback"
+}
+
+needs_debian() {
+    command -v dpkg-query >/dev/null || command -v slurmctld >/dev/null ||
+        cannot "needs Slurm and munge, or Debian or Ubuntu to install them"
+}
+
+# Before anything is installed: whether it would be of use.
+install() {
+    needs_root
+    needs_namespaces
+    needs_network
+    needs_debian
+    if command -v dpkg-query >/dev/null; then install_packages; fi
+}
+
 start() {
-    [ "$(id -u)" = 0 ] || cannot "needs root (the nodes are namespaces)"
+    needs_root
     [ ! -e "$dir" ] || [ -O "$dir" ] || cannot "$dir belongs to somebody else"
     mkdir -p "$dir"/{munge,log,state,run,spool,tmp}
     chmod 711 "$dir" "$dir/munge"
     dir=$(cd "$dir" && pwd -P)
     exec 9>"$dir/lock"
     flock -w 120 9 || cannot "another start holds $dir/lock"
-    unshare --uts --mount --propagation private true 2>/dev/null ||
-        cannot "may not make namespaces here (a container without CAP_SYS_ADMIN?)"
-    command -v dpkg-query >/dev/null || command -v slurmctld >/dev/null ||
-        cannot "needs Slurm and munge, or Debian or Ubuntu to install them"
+    needs_namespaces
+    needs_network
+    needs_debian
     if command -v dpkg-query >/dev/null; then install_packages; link_pmix; fi
     export SLURM_CONF=$dir/slurm.conf
     if ! daemon slurmctld >/dev/null; then

@@ -37,7 +37,7 @@ def _entry(model_class: type[Model]) -> ModelEntry:
         except TrainingError as error:
             raise ValueError(str(error).removeprefix("option ")) from None
 
-    return ModelEntry(validate, model_class.convergence_of)
+    return ModelEntry(validate, model_class.convergence_of, model_class.sync_problem)
 
 
 def _policy_validator(name: str) -> Validator:

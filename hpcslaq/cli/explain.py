@@ -7,6 +7,7 @@ predictor at any of them can be had: once to find the job's last decisions, once
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +19,7 @@ from hpcslaq.cli.output import emit_json, json_option, reports_errors
 from hpcslaq.core.coordinator import Coordinator
 from hpcslaq.core.events import Event
 from hpcslaq.core.jobs import JobRecord, JobSpec, JobState
-from hpcslaq.core.policy import Admission, Allocation, ClusterView, Forecaster, Policy
+from hpcslaq.core.policy import Admission, Allocation, ClusterView, Forecaster, Planner, Policy
 from hpcslaq.errors import InvalidTransition, NotFoundError
 from hpcslaq.policies.explain import Explanation, explain_job
 from hpcslaq.policies.registry import make_policy
@@ -59,7 +60,8 @@ def explain(run: RunDirectory, job: str) -> dict[str, Any]:
     plan = RunPlan.read(run)
     entries = JournalTail(run.journal).poll()
     policy = make_policy(plan.policy, **plan.policy_options)
-    witness = Witness(policy, job)
+    watch = PlanWitness if isinstance(policy, Planner) else Witness
+    witness = watch(policy, job)
     coordinator = _replay(plan, witness, entries)
     spec = next((spec for spec in plan.jobs if spec.name == job), None)
     record = coordinator.jobs.get(job)
@@ -68,7 +70,7 @@ def explain(run: RunDirectory, job: str) -> dict[str, Any]:
         raise NotFoundError(f"{run.path}: there is no job {job!r} (jobs: {names})")
     now = entries[-1].now if entries else 0.0
     wanted = {n for n in (witness.last, witness.last_change) if n is not None}
-    again = Witness(policy, job, wanted)
+    again = watch(policy, job, wanted)
     if wanted:
         _replay(plan, again, entries)
     decisions = [
@@ -133,6 +135,15 @@ class Witness:
                 self.explained[self._num_decisions] = (view.now, told)
         self._num_decisions += 1
         return proposal
+
+
+class PlanWitness(Witness):
+    """`Witness` of a policy that plans ahead."""
+
+    def revise(self, view: ClusterView) -> Mapping[str, Admission]:
+        """The watched policy's."""
+        assert isinstance(self.policy, Planner)
+        return self.policy.revise(view)
 
 
 def _replay(plan: RunPlan, policy: Policy, entries: list[Entry]) -> Coordinator:

@@ -64,6 +64,8 @@ class Display:
         self._shown_at = time.monotonic()
         #: How long the last look took.
         self._took_s = 0.0
+        #: The newest line, where there is no terminal.
+        self._line = ""
 
     def __enter__(self) -> Display:
         if not self._is_quiet and self._console.is_terminal:
@@ -98,17 +100,20 @@ class Display:
             return
         self._shown_at = time.monotonic()
         try:
-            self._show(self._reader)
+            self._show(self._reader, is_last)
             self._took_s = time.monotonic() - self._shown_at
         except (OSError, HpcslaqError) as error:
             self._reader = None
             _log.warning("the display ends, the run goes on: %s", error)
 
-    def _show(self, reader: RunReader) -> None:
+    def _show(self, reader: RunReader, is_last: bool) -> None:
         reader.poll()
         report = reader.report()
         if self._live is None:
-            click.echo(status_line(report, reader.summary.now), err=True)
+            line = status_line(report, reader.summary.now)
+            if not (is_last and line == self._line):  # that was the last word already
+                click.echo(line, err=True)
+            self._line = line
             return
         rows = max(4, self._console.height - _MARGIN)
         self._live.update(draw(reader, report, max_rows=rows), refresh=True)

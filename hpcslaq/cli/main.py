@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 import click
 
 from hpcslaq import __version__
-from hpcslaq.cli.output import emit_error
+from hpcslaq.cli.output import emit_error, usage_message
+from hpcslaq.mpi.launch import THREAD_VARIABLES, launched_size
 
 #: Subcommand -> module that defines it (imported only when it is used), and its help line.
 #: A module with several commands is followed by the name of the one.
@@ -61,13 +63,17 @@ def cli() -> None:
 def main() -> None:
     """Entry point: like click's own, but usage errors obey --json too."""
     as_json = "--json" in sys.argv
+    if launched_size(os.environ) is not None:
+        # A rank of a launch that somebody else started. Before numpy is imported: one BLAS
+        # thread, unless the user wants more.
+        for name in THREAD_VARIABLES:
+            os.environ.setdefault(name, "1")
     try:
         cli.main(standalone_mode=False)
     except click.ClickException as error:
-        if as_json:
-            emit_error(error.format_message(), "UsageError", error.exit_code, as_json=True)
-        else:
-            error.show()
+        emit_error(usage_message(error), "UsageError", error.exit_code, as_json=as_json)
         sys.exit(error.exit_code)
     except click.Abort:
+        if as_json:
+            emit_error("interrupted", "Interrupted", 130, as_json=True)
         sys.exit(130)

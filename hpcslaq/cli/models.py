@@ -29,7 +29,7 @@ def command(name: str | None, as_json: bool) -> None:
         emit_json(descriptions if name is None else descriptions[0])
     elif name is None:
         terminal().print(_overview(descriptions))
-        click.echo("options of one: hpcslaq models NAME")
+        click.echo("one with its options: hpcslaq models NAME")
     else:
         _show(descriptions[0])
 
@@ -42,8 +42,21 @@ def describe_model(name: str) -> dict[str, Any]:
         "class": f"{model_class.__module__}:{model_class.__qualname__}",
         "doc": _paragraphs(model_class),
         "convergence": model_class.convergence_of(validate_options(model_class, {})).value,
+        "servers": _server_solvers(model_class),
         "options": [_describe_option(key, option) for key, option in model_class.options.items()],
     }
+
+
+def _server_solvers(model_class: type[Model]) -> bool | list[str]:
+    """Whether parameter servers can train it; the solvers with which, where it has several."""
+    solver = model_class.options.get("solver")
+    values = solver.choices if solver is not None else ()
+    can = [
+        str(value)
+        for value in values
+        if not model_class.sync_problem(validate_options(model_class, {"solver": value}))
+    ]
+    return can or not model_class.sync_problem(validate_options(model_class, {}))
 
 
 def _describe_option(key: str, option: Option) -> dict[str, Any]:
@@ -65,12 +78,10 @@ def _paragraphs(model_class: type[Model]) -> str:
 
 
 def _overview(descriptions: list[dict[str, Any]]) -> Table:
-    table = Table("model", "what it is", "convergence", "options", box=None, pad_edge=False)
+    table = Table("model", "convergence", "what it is", box=None, pad_edge=False)
     for model in descriptions:
-        options = ", ".join(option["name"] for option in model["options"])
         first_line = model["doc"].partition("\n")[0]
-        cells = (model["name"], first_line, model["convergence"], options)
-        table.add_row(*map(escape, cells))
+        table.add_row(*map(escape, (model["name"], model["convergence"], first_line)))
     return table
 
 
@@ -78,7 +89,10 @@ def _show(model: dict[str, Any]) -> None:
     console = terminal()
     console.print(escape(f"{model['name']}  ({model['class']})"))
     console.print(escape(model["doc"]))
-    console.print(f"convergence class (with the defaults): {model['convergence']}\n")
+    console.print(f"convergence class (with the defaults): {model['convergence']}")
+    servers = model["servers"]
+    said = f"with the solvers {', '.join(servers)}" if isinstance(servers, list) else ""
+    console.print(f"parameter servers: {said or ('yes' if servers else 'no')}\n")
     if not model["options"]:
         console.print("no options")
         return

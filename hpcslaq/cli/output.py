@@ -73,6 +73,19 @@ def emit_error(message: str, kind: str, exit_code: int, *, as_json: bool) -> Non
         click.echo(f"error: {message}", err=True)
 
 
+def usage_message(error: click.ClickException) -> str:
+    """A usage error in one line, with the command whose help lists what is valid."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    hint = "" if context is None else f" (see {context.command_path} --help)"
+    return error.format_message().rstrip(".") + hint
+
+
+def _os_message(error: OSError) -> str:
+    """Which file, then what the system says."""
+    known = error.filename is not None and error.strerror
+    return f"{error.filename}: {error.strerror}" if known else str(error)
+
+
 def reports_errors(command: Callable[..., int | None]) -> Callable[..., None]:
     """Decorator of commands: the return value or the error becomes the exit code."""
 
@@ -89,7 +102,7 @@ def reports_errors(command: Callable[..., int | None]) -> Callable[..., None]:
             sys.stderr.close()
             code = 0
         except OSError as error:
-            emit_error(str(error), type(error).__name__, 1, as_json=as_json)
+            emit_error(_os_message(error), type(error).__name__, 1, as_json=as_json)
             code = 1
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise

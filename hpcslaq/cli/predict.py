@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,13 +42,14 @@ _FIGURES = {
     "--predictor",
     type=click.Choice(PREDICTORS),
     default="drop",
-    help="Ours (drop, the default), or the fit of the SLAQ paper.",
+    help="Ours (drop, the default), the fit of the SLAQ paper, or that fit as its authors' code "
+    "solves it (slow).",
 )
 @click.option(
     "--convergence",
     type=click.Choice([family.value for family in Convergence]),
     default=Convergence.SUBLINEAR.value,
-    help="Curve family that slaq fits; drop needs none.",
+    help="Curve family that SLAQ's fit takes; drop needs none.",
 )
 @click.option("--target-loss", type=float, help="Loss at which the job ends; drop makes use of it.")
 @json_option
@@ -65,7 +67,15 @@ def command(
     The file has one loss per line, or lines "iteration,loss". At every iteration from the
     sixth the predictor sees the losses so far and nothing else.
     """
+    if target_loss is not None and not math.isfinite(target_loss):
+        raise click.BadParameter(f"{target_loss} is not finite", param_hint="'--target-loss'")
     losses = parse_losses(_read(loss_file), str(loss_file))
+    needed = START + min(horizons or _HORIZONS)
+    if len(losses) < needed:
+        raise DataError(
+            f"{loss_file}: {len(losses)} losses in it, and {needed} are needed for a prediction "
+            f"from iteration {START} on over {needed - START}"
+        )
     found = replay_losses(
         losses,
         horizons or _HORIZONS,
@@ -77,7 +87,7 @@ def command(
         "file": str(loss_file),
         "num_losses": len(losses),
         "predictor": predictor,
-        "convergence": convergence if predictor == "slaq" else None,
+        "convergence": None if predictor == "drop" else convergence,
         "target_loss": target_loss,
         "first_iteration": START,
         "horizons": [asdict(errors) for errors in found],
@@ -99,6 +109,8 @@ def _read(path: Path) -> str:
             data = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         raise NotFoundError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise DataError(f"{path}: is a directory, not a file of losses") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     if len(data) > _MAX_BYTES:

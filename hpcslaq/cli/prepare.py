@@ -17,6 +17,7 @@ from hpcslaq.cli.catalogue import gather
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.data.builtin import builtin_versions
 from hpcslaq.data.cache import default_cache_root, prepare
+from hpcslaq.data.dataset import Dataset
 from hpcslaq.data.source import DataSource
 from hpcslaq.data.store import open_dataset
 from hpcslaq.errors import DataError, HpcslaqError, JobFileError
@@ -25,6 +26,7 @@ from hpcslaq.record.plan import RunPlan
 from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.train.catalogue import build_model
 from hpcslaq.train.model import data_info
+from hpcslaq.train.trainer import USER_ERRORS, described
 
 #: Called with what is being done to which data, and the share that is done (0 to 1).
 Progress = Callable[[str, float], None]
@@ -69,9 +71,11 @@ def prepare_data(path: Path, job_file: JobFile, progress: Progress) -> dict[str,
     for key, given in job_file.data.items():
         source = _source(path, key, given)
         report = _reporter(key, progress)
-        directories[key] = str(prepare(source, default_cache_root(), report))
+        # Absolute: the run may be resumed from another directory.
+        directories[key] = str(prepare(source, default_cache_root().absolute(), report))
+    opened = {key: open_dataset(Path(directory)) for key, directory in directories.items()}
     for spec in job_file.jobs:
-        _check_fit(path, spec, directories[spec.data])
+        _check_fit(path, spec, opened[spec.data])
     return directories
 
 
@@ -97,23 +101,32 @@ def make_plan(path: Path, job_file: JobFile, data_paths: Mapping[str, str]) -> R
 
 
 def prepare_run(
-    path: Path, job_file: JobFile, out: Path, progress: Progress, *, mode: int | None = None
+    path: Path,
+    job_file: JobFile,
+    out: Path,
+    progress: Progress,
+    *,
+    num_workers: int | None = None,
+    mode: int | None = None,
 ) -> RunDirectory:
     """A run directory with its plan; that of an earlier attempt at the same is taken up again.
 
-    `path` : where `job_file` (of `read_checked`) is, for messages; `mode` : see
-    `RunDirectory.create`. Raises JobFileError, DataError,
+    `path` : where `job_file` (of `read_checked`) is, for messages; `num_workers` : worker ranks
+    that a new run is to have; `mode` : see `RunDirectory.create`. Raises JobFileError, DataError,
     NotFoundError, LaunchError; nothing is left behind then.
     """
+    if num_workers is not None and not RunDirectory.is_run(out):
+        _check_workers(path, job_file, num_workers)
     plan = make_plan(path, job_file, prepare_data(path, job_file, progress))
     if RunDirectory.is_run(out):
         run = RunDirectory.open_existing(out)
         present = RunPlan.read(run)
         if not plan.is_same_work(present):
+            key, values = plan.first_difference(present)
             raise JobFileError(
                 str(path),
-                "job",
-                f"{out} holds a run of other jobs or settings; choose another --out",
+                key or "job",
+                f"{values}; {out} holds a run of other jobs or settings, choose another --out",
             )
         if plan != present:
             plan.write(run)
@@ -121,10 +134,22 @@ def prepare_run(
     run = RunDirectory.create(out, mode)
     try:
         plan.write(run)
-    except HpcslaqError:
-        shutil.rmtree(run.path)
+    except (HpcslaqError, OSError):
+        shutil.rmtree(run.path, ignore_errors=True)
         raise
     return run
+
+
+def _check_workers(path: Path, job_file: JobFile, num_workers: int) -> None:
+    """Raise where a job could never start."""
+    for spec in job_file.jobs:
+        if spec.min_workers > num_workers:
+            raise JobFileError(
+                str(path),
+                f'job "{spec.name}".min_workers',
+                f"this run has {num_workers} (its ranks but the coordinator)",
+                value=spec.min_workers,
+            )
 
 
 def _source(path: Path, key: str, given: Mapping[str, object]) -> DataSource:
@@ -142,9 +167,8 @@ def _reporter(key: str, progress: Progress) -> Progress:
     return lambda what, share: progress(f"data {key}: {what}", share)
 
 
-def _check_fit(path: Path, spec: JobSpec, directory: str) -> None:
+def _check_fit(path: Path, spec: JobSpec, data: Dataset) -> None:
     """Raise where a model cannot be trained on its data, before any rank is started."""
-    data = open_dataset(Path(directory))
     if spec.num_chunks > data.num_rows:
         raise JobFileError(
             str(path),
@@ -156,3 +180,9 @@ def _check_fit(path: Path, spec: JobSpec, directory: str) -> None:
         build_model(spec.model, spec.options).check_data(data_info(data))
     except DataError as error:
         raise JobFileError(str(path), f'job "{spec.name}".data', str(error)) from None
+    except HpcslaqError:
+        raise
+    except USER_ERRORS as error:  # of a user's model class
+        line, details = described(error)
+        problem = f"{spec.model} cannot be asked about its data: {line}\n{details}"
+        raise JobFileError(str(path), f'job "{spec.name}".model', problem) from None

@@ -43,7 +43,9 @@ class QueueView:
             return ["slurm: no job was submitted for this run by `hpcslaq slurm submit`"]
         if state.state is None:
             return [f"slurm: job {state.job_id}: unknown ({state.problem})"]
-        left = "" if state.time_left_s is None else f", {seconds(state.time_left_s)} left"
+        # Of a job that has ended or not begun Slurm tells a time, too.
+        left_s = state.time_left_s if state.state == "RUNNING" else None
+        left = "" if left_s is None else f", {seconds(left_s)} left"
         return [f"slurm: job {state.job_id}: {state.state} {state.where}{left}"]
 
     def describe(self) -> dict[str, Any] | None:

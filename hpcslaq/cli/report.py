@@ -18,6 +18,7 @@ from hpcslaq.report.text import (
     facts,
     headline,
     job_table,
+    plan_table,
     problems,
     rank_time_table,
 )
@@ -34,6 +35,7 @@ STATE_STYLES = {
 }
 #: Columns that a narrow terminal does without, in this order.
 _SPARE = ("lost", "queued", "model", "rank-s", "held-out", "regroups")
+_SPARE_OF_PLANS = ("replanned", "decided", "peak", "planned utility", "arrived")
 
 
 @click.command("report")
@@ -64,6 +66,9 @@ def show(report: dict[str, Any]) -> None:
     console.print()
     console.print(rich_table(job_table(report).fitted(console.width, _SPARE)))
     console.print()
+    if report["oasis"] is not None:
+        console.print(rich_table(plan_table(report).fitted(console.width, _SPARE_OF_PLANS)))
+        console.print()
     console.print(rich_table(rank_time_table(report)))
     for name, reason in problems(report):
         console.print(escape(f"{name}: {reason}"), style="red")

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import signal
-import subprocess
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 
-from hpcslaq.cli.live import Display, preparing
+from hpcslaq.cli.live import preparing
 from hpcslaq.cli.output import emit_json, json_option, octal_mode, reports_errors
 from hpcslaq.cli.prepare import default_run_directory, prepare_run, read_checked
+from hpcslaq.cli.ranks import start_ranks
 from hpcslaq.cli.report import show
 from hpcslaq.core.coordinator import EXIT_STOPPED_EARLY
 from hpcslaq.errors import LaunchError
@@ -36,12 +33,6 @@ from hpcslaq.slurm.allocation import EndWatch, find_allocation
 
 #: How long the ranks of a launch may take to find each other, s.
 _MEETING_S = 300.0
-
-#: How often the display looks at the journal, s.
-_LOOK_S = 0.25
-
-#: Exit code after a second signal, as shells have it.
-EXIT_INTERRUPTED = 130
 
 
 @click.command("run")
@@ -81,21 +72,30 @@ def command(
     """
     if launched_size(os.environ) is not None:
 
-        def prepare() -> RunDirectory:
+        def prepare(num_ranks: int) -> RunDirectory:
+            if ranks is not None and ranks != num_ranks:
+                raise LaunchError(f"--ranks {ranks}, but the launcher started {num_ranks} ranks")
             checked = read_checked(job_file, policy, is_serving=serve)
             where = out or default_run_directory(job_file)
-            return prepare_run(job_file, checked, where, lambda what, share: None, mode=mode)
+            return prepare_run(
+                job_file,
+                checked,
+                where,
+                lambda what, share: None,
+                num_workers=num_ranks - 1,
+                mode=mode,
+            )
 
-        return _run_as_rank(prepare, ranks, _early_end(stop_before))
+        return _run_as_rank(prepare, _early_end(stop_before), as_json=as_json)
     mpi = find_mpi(family)
     allocation = find_allocation(os.environ)
     is_one_machine = allocation is None or allocation.num_nodes == 1
     cores = len(os.sched_getaffinity(0)) if allocation is None else allocation.num_tasks
     checked = read_checked(job_file, policy, is_serving=serve)
-    with preparing(quiet or as_json) as progress:
-        where = out or default_run_directory(job_file)
-        run = prepare_run(job_file, checked, where, progress, mode=mode)
     num_ranks = ranks or checked.run.ranks or cores + 1
+    where = out or default_run_directory(job_file)
+    with preparing(quiet or as_json) as progress:
+        run = prepare_run(job_file, checked, where, progress, num_workers=num_ranks - 1, mode=mode)
     if allocation is None:
         program = ["-m", "hpcslaq.mpi", str(run.path)]
     else:
@@ -105,7 +105,7 @@ def command(
         program += ["--serve"] if serve else []
     line = mpi_command(mpi, num_ranks, program, is_one_machine=is_one_machine)
     env = mpi_environment(mpi, os.environ, num_ranks, cores, is_one_machine=is_one_machine)
-    code = _start(line, env, run, is_quiet=quiet or as_json)
+    code = start_ranks(line, env, run, is_quiet=quiet or as_json)
     report = _report(run, is_page_wanted=code != EXIT_STOPPED_EARLY)
     if as_json:
         emit_json(report)
@@ -133,32 +133,27 @@ def _report(run: RunDirectory, *, is_page_wanted: bool) -> dict[str, Any]:
 
 
 def _run_as_rank(
-    prepare: Callable[[], RunDirectory], ranks: int | None, early_end: Callable[[], str]
+    prepare: Callable[[int], RunDirectory], early_end: Callable[[], str], *, as_json: bool
 ) -> int:
-    """Be one rank of a launch that somebody else started."""
+    """Be one rank of a launch that somebody else started; `prepare` gets the number of ranks."""
     # Should the ranks not find each other (a lost message of PMI), nobody waits until the time
     # limit: launcher and batch script then see that there is no result.
     faulthandler.dump_traceback_later(_MEETING_S, exit=True)
     # Imported here: it loads MPI.
     from hpcslaq.mpi.main import run_ranks
 
-    size = launched_size(os.environ)
-    if ranks is not None and ranks != size:
-        raise LaunchError(f"--ranks {ranks}, but the launcher started {size} ranks")
+    # Both are called on rank 0 only; the other ranks learn the directory from it.
+    def prepare_path() -> Path:
+        return prepare(launched_size(os.environ) or 0).path
 
-    # Called on rank 0 only; the other ranks learn the directory from it.
-    prepared: list[RunDirectory] = []
-
-    def prepare_noted() -> Path:
-        run = prepare()
-        prepared.append(run)
-        return run.path
-
-    code = run_ranks(prepare_noted, early_end)
-    for run in prepared:
+    def conclude(run: RunDirectory, code: int) -> None:
         report = _report(run, is_page_wanted=code != EXIT_STOPPED_EARLY)
-        click.echo(f"{headline(report)}\nreport: hpcslaq report {run.path}")
-    return code
+        if as_json:
+            emit_json(report)
+        else:
+            click.echo(f"{headline(report)}\nreport: hpcslaq report {run.path}")
+
+    return run_ranks(prepare_path, early_end, conclude)
 
 
 def _early_end(stop_before: str) -> Callable[[], str]:
@@ -171,113 +166,3 @@ def _early_end(stop_before: str) -> Callable[[], str]:
     if allocation is None or before_s == 0:
         return lambda: ""
     return EndWatch(allocation, before_s)
-
-
-def _start(line: list[str], env: dict[str, str], run: RunDirectory, *, is_quiet: bool) -> int:
-    """Start the ranks and stay until they have ended; the run's exit code.
-
-    The launcher's own exit code and messages count only where the run left no result: they
-    differ between MPIs, and Open MPI reports success after losing a node. Rank 0 removes an
-    earlier result when it holds the journal: another run may be on in this directory.
-    """
-    before = _stamp(run.result_json)
-    with tempfile.TemporaryFile("w+") as output:
-        # A session of its own: Ctrl-C must reach this process only, which asks the ranks to
-        # checkpoint; the launchers would kill them within a quarter of a second.
-        process = subprocess.Popen(
-            line,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        is_openmpi = any(name.startswith("OMPI_") for name in env)
-        with _Signals(process, run, is_openmpi) as signals, Display(run, is_quiet) as display:
-            while process.poll() is None:
-                display.update()
-                signals.pass_on()
-                try:
-                    process.wait(_LOOK_S)
-                except subprocess.TimeoutExpired:
-                    continue
-            display.update()
-        result = run.read_result()
-        if result is not None and _stamp(run.result_json) != before:
-            return int(result["exit_code"])
-        if signals.count > 1:
-            click.echo(
-                "ended at once, as asked; the same command goes on from the last checkpoints"
-            )
-            return EXIT_INTERRUPTED
-        output.seek(0)
-        tail = output.read()[-4000:].strip()
-    raise LaunchError(
-        f"the ranks ended without a result (launcher's exit code {process.returncode}); "
-        f"run directory {run.path}; the last they said:\n{tail or '(nothing)'}"
-    )
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """What changes when a file is replaced; None where there is none."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_ino, status.st_mtime_ns
-
-
-class _Signals:
-    """First signal: ask the ranks to checkpoint and end; second: end them at once.
-
-    The first is kept until the ranks are ready for it: before they have set their handlers
-    SIGUSR1 would kill them. They are when rank 0 writes to the journal.
-    """
-
-    def __init__(self, process: subprocess.Popen[Any], run: RunDirectory, is_openmpi: bool) -> None:
-        self._process = process
-        self._journal = run.journal
-        self._num_bytes = self._size()
-        # Open MPI's mpirun takes its ranks with it on SIGTERM, MPICH's mpiexec on SIGKILL.
-        self._end_at_once = signal.SIGTERM if is_openmpi else signal.SIGKILL
-        #: Signals that this process received.
-        self.count = 0
-        self._is_passed_on = False
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> _Signals:
-        numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
-            numbers.append(signal.SIGHUP)
-        self._before = {number: signal.signal(number, self._note) for number in numbers}
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-
-    def pass_on(self) -> None:
-        """Hand the first signal to the ranks, once they are ready for it."""
-        if self.count and not self._is_passed_on and self._size() > self._num_bytes:
-            self._is_passed_on = True
-            self._send(signal.SIGUSR1)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
-        if self.count == 1:
-            self.pass_on()
-        else:
-            self._send(self._end_at_once if self.count == 2 else signal.SIGKILL)
-
-    def _send(self, number: signal.Signals) -> None:
-        if self._process.poll() is None:
-            self._process.send_signal(number)
-
-    def _size(self) -> int:
-        try:
-            return self._journal.stat().st_size
-        except FileNotFoundError:
-            return 0

@@ -94,12 +94,15 @@ def command(
 
 
 def _text_table(table: dict[str, dict[str, Any]]) -> TextTable:
+    shown: tuple[tuple[str, str, int], ...] = _SHOWN
+    if all("utility" in cells for cells in table.values()):
+        shown = (("utility", "utility", 1), *_SHOWN)
     rows = tuple(
-        (policy, *(_cell(cells[key], digits) for key, _, digits in _SHOWN))
+        (policy, *(_cell(cells[key], digits) for key, _, digits in shown))
         for policy, cells in table.items()
     )
-    columns = ("policy", *(title for _, title, _ in _SHOWN))
-    return TextTable(columns, (False, *[True] * len(_SHOWN)), rows)
+    columns = ("policy", *(title for _, title, _ in shown))
+    return TextTable(columns, (False, *[True] * len(shown)), rows)
 
 
 def _cell(cell: dict[str, float], digits: int) -> str:

@@ -32,6 +32,8 @@ from hpcslaq.slurm.submit import check, record_submission, submit, write_script
 
 #: Taken where it exists and `--site` says nothing.
 _SITE = Path("slurm/site.sh")
+#: Default of `--warn`, s.
+_WARN_S = 120.0
 
 _OPTIONS = [
     click.argument("job_file"),
@@ -46,7 +48,10 @@ _OPTIONS = [
         help="How the ranks are started; default: what fits this MPI and this Slurm.",
     ),
     click.option("--requeue", type=int, default=0, help="Requeues by itself, at the most."),
-    click.option("--warn", default="120s", help="Checkpoint and end this long before the limit."),
+    click.option(
+        "--warn",
+        help="Checkpoint and end so long before the limit; default: 120s, or half of a short one.",
+    ),
     click.option("--array", help="Indices; one run for each (%a in JOB_FILE is the index)."),
     click.option("--policy", help="Policy in place of the job file's; a list with --array."),
     click.option("--serve", is_flag=True, help="Stay open for `hpcslaq submit`."),
@@ -113,7 +118,7 @@ def submit_command(test_only: bool, as_json: bool, **given: Any) -> None:
     click.echo(
         f"submitted as Slurm job {job_id}; results: {where}\n"
         f"  how it stands:      hpcslaq status {where} --slurm\n"
-        f"  watch it:           hpcslaq status {where} --watch\n"
+        f"  watch it:           hpcslaq status {where} --watch --slurm\n"
         f"  checkpoint and end: scancel --batch --signal=USR1 {job_id}\n"
         f"  go on afterwards:   sbatch {script}"
     )
@@ -126,16 +131,18 @@ def _read_options(given: dict[str, Any]) -> BatchOptions:
     site = given["site"] or (str(_SITE) if _SITE.is_file() else None)
     python = given["python"]
     template, launcher = _template(given["template"])
+    time_s = parse_time_limit(given["time_limit"])
+    warn_s = min(_WARN_S, time_s / 2) if given["warn"] is None else _duration("warn", given["warn"])
     if python is None:
         python = "python3" if template is Template.APPTAINER else sys.executable
     policies = tuple(given["policy"].split(",")) if given["policy"] else ()
     return BatchOptions(
         job_file=os.path.abspath(job_file),
         run_directory=os.path.abspath(out),
-        time_s=parse_time_limit(given["time_limit"]),
+        time_s=time_s,
         template=template,
         launcher=launcher,
-        warn_s=_duration("warn", given["warn"]),
+        warn_s=warn_s,
         max_restarts=given["requeue"],
         policies=policies,
         is_serving=given["serve"],
@@ -194,12 +201,12 @@ def _check_job_file(options: BatchOptions) -> None:
     check_sources(path, job_file)
     workers = options.nodes * options.ntasks_per_node
     for spec in job_file.jobs:
-        if spec.min_workers > workers:
+        if spec.min_ranks > workers:
             raise JobFileError(
                 str(path),
                 f'job "{spec.name}".min_workers',
                 f"more than the {workers} workers that were asked for",
-                value=spec.min_workers,
+                value=spec.min_ranks,
             )
 
 

@@ -25,6 +25,9 @@ _LOOK_S = 1.0
 #: A live run writes to its journal at least every round; so much later it counts as silent, s.
 _SILENCE_S = 15.0
 _SILENT_ROUNDS = 5.0
+#: How much of a batch job's output is shown where the run did not start.
+_LOG_LINES = 6
+_MAX_LOG_BYTES = 4000
 #: Most jobs of which it is said that their checkpoints cannot be written.
 _MAX_WARNINGS = 3
 
@@ -49,7 +52,7 @@ def command(run: Path, watch: bool, asks_slurm: bool, as_json: bool) -> None:
         while not RunDirectory.is_run(run):
             state = queue.state()
             if state is not None and state.is_over:
-                click.echo("\n".join([*queue.lines(), f"the run did not start; see {run}/logs"]))
+                click.echo("\n".join([*queue.lines(), *_why_not_started(RunDirectory(run))]))
                 return
             time.sleep(_LOOK_S)
     reader = RunReader(RunDirectory.open_existing(run))
@@ -62,6 +65,25 @@ def command(run: Path, watch: bool, asks_slurm: bool, as_json: bool) -> None:
         emit_json({**status, "slurm": queue.describe()})
         return
     terminal().print(_draw(reader, status, queue, max_rows=10**6))
+
+
+def _why_not_started(run: RunDirectory) -> list[str]:
+    """What a job that ended without a run wrote last, as far as there is anything."""
+    try:
+        logs = [file for file in run.logs.glob("slurm-*.out") if file.stat().st_size]
+        newest = max(logs, key=lambda file: file.stat().st_mtime, default=None)
+        if newest is None:
+            return [f"the run did not start; see {run.logs}"]
+        with newest.open("rb") as file:
+            file.seek(max(0, newest.stat().st_size - _MAX_LOG_BYTES))
+            lines = file.read(_MAX_LOG_BYTES).decode(errors="replace").splitlines()
+    except OSError as error:
+        return [f"the run did not start; {run.logs} cannot be read: {error.strerror}"]
+    end = [
+        "  " + "".join(letter if letter.isprintable() else "?" for letter in line)
+        for line in lines[-_LOG_LINES:]
+    ]
+    return [f"the run did not start; the end of {newest}:", *end]
 
 
 def _show_submitted(run: Path, queue: QueueView, as_json: bool) -> None:

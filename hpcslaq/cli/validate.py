@@ -12,9 +12,10 @@ from rich.table import Table
 from hpcslaq.cli.live import preparing
 from hpcslaq.cli.output import emit_json, json_option, reports_errors, terminal
 from hpcslaq.cli.prepare import check_sources, prepare_data, read_checked
-from hpcslaq.core.jobs import JobSpec
+from hpcslaq.core.jobs import JobSpec, Sync
 from hpcslaq.data.store import open_dataset
 from hpcslaq.record.jobfile import JobFile
+from hpcslaq.record.jobsync import sync_document
 from hpcslaq.record.times import format_duration
 from hpcslaq.train.catalogue import load_model_class
 
@@ -90,6 +91,7 @@ def _describe_job(spec: JobSpec) -> dict[str, Any]:
         "arrival_s": spec.arrival_s,
         "min_workers": spec.min_workers,
         "max_workers": spec.worker_limit,
+        **sync_document(spec),
         "weight": spec.weight,
         "target_loss": spec.target_loss,
         "tolerance": spec.tolerance,
@@ -137,6 +139,17 @@ def _cells(job: dict[str, Any]) -> tuple[str, ...]:
         str(job["chunks"]),
         str(job["epochs"]),
         format_duration(job["arrival_s"]),
-        f"{job['min_workers']}-{job['max_workers']}",
+        f"{job['min_workers']}-{job['max_workers']}{_servers(job)}",
         options,
     )
+
+
+def _servers(job: dict[str, Any]) -> str:
+    """The parameter servers that come on top of a job's workers, and their staleness."""
+    if job["sync"] != Sync.PS.value:
+        return ""
+    servers = f" + {job['servers']}"
+    if job["servers"] is None:
+        servers = f" + 1 per {job['workers_per_server']:g}"
+    stale = f", staleness {job['staleness']}" if job["staleness"] else ""
+    return f"{servers} servers{stale}"

@@ -9,6 +9,7 @@ generation, ignores it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -79,6 +80,14 @@ class Reject:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """Nothing to do: what the policy decided about a job, for those who read the journal."""
+
+    job: str
+    facts: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
 class WakeAt:
     """Hand in `RoundElapsed` at this time (s since run start)."""
 
@@ -92,4 +101,4 @@ class Shutdown:
     exit_code: int
 
 
-Command = Start | Regroup | Pause | Stop | Dismiss | Reject | WakeAt | Shutdown
+Command = Start | Regroup | Pause | Stop | Dismiss | Reject | Note | WakeAt | Shutdown

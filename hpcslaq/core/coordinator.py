@@ -22,12 +22,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
 from hpcslaq.core.jobs import JobRecord, JobState, changed
 from hpcslaq.core.placement import IdleRanks, choose_keepers
-from hpcslaq.core.policy import ClusterView, Forecaster, Policy, check_share, check_total
+from hpcslaq.core.policy import (
+    ROUND_SLACK,
+    Admission,
+    ClusterView,
+    Forecaster,
+    Planner,
+    Policy,
+    check_share,
+    check_total,
+)
 from hpcslaq.core.ranks import RankTable
 from hpcslaq.core.transitions import RankState, Trigger, next_state
 from hpcslaq.errors import InvalidTransition
@@ -51,6 +61,10 @@ DECISIVE = (
 )
 
 
+#: Events that change nothing from which orders follow.
+_NEWS = (ev.ProgressReported, ev.CheckpointWritten)
+
+
 class Coordinator:
     """Keeps the state of all jobs and ranks; see the module's theory of operation."""
 
@@ -58,6 +72,8 @@ class Coordinator:
         if not (math.isfinite(round_s) and round_s > 0):
             raise ValueError(f"round_s: {round_s} is not a finite number > 0")
         self.policy = policy
+        #: The policy, where it is one that plans ahead.
+        self._planner = policy if isinstance(policy, Planner) else None
         #: Length of a round, s.
         self.round_s = round_s
         #: All jobs ever submitted, in order of arrival; a name is never used twice.
@@ -146,7 +162,10 @@ class Coordinator:
             if self.is_shut_down:
                 raise InvalidTransition(f"{type(event).__name__} after the run was shut down")
         orders = self._appliers[type(event)](event, now)
+        if isinstance(event, _NEWS):
+            return orders
         if isinstance(event, DECISIVE) and not _is_followed(event):
+            orders += self._revise(now)
             self._decide(now)
         orders += self._carry_out(is_patient=not isinstance(event, ev.RoundElapsed))
         orders += self._wake_or_end(now)
@@ -157,7 +176,17 @@ class Coordinator:
         live = tuple(self._live.values())
         if self._ending:
             live = tuple([record for record in live if record.spec.name not in self._ending])
-        return ClusterView(now, self.round_s, self.ranks.num_usable, live, self.forecaster)
+        if self._planner is None:
+            return ClusterView(now, self.round_s, self.ranks.num_usable, live, self.forecaster)
+        return ClusterView(
+            now,
+            self.round_s,
+            self.ranks.num_usable,
+            live,
+            self.forecaster,
+            MappingProxyType(self.jobs),
+            self.ranks.usable_by_host(),
+        )
 
     # -- events ------------------------------------------------------------------------
 
@@ -169,7 +198,7 @@ class Coordinator:
         self._is_round_pending = False
         for name, record in tuple(self._live.items()):
             state = next_state(name, record.state, Trigger.RESTARTED)
-            self._wait_again(replace(self._settled(record, now), target=0), state, now)
+            self._wait_again(changed(self._settled(record, now), target=0), state, now)
         return []
 
     def _job_submitted(self, event: ev.JobSubmitted, now: float) -> list[cmd.Command]:
@@ -178,17 +207,20 @@ class Coordinator:
             raise InvalidTransition(f"{spec.name}: submitted, but there is a job of that name")
         record = JobRecord(spec, JobState.WAITING, submitted_at=now, held_since=now)
         view = self.view(now)
-        if spec.min_workers > view.num_ranks:
-            reason = f"needs {spec.min_workers} workers, the run has {view.num_ranks}"
+        if spec.min_ranks > view.num_ranks:
+            reason = f"needs {spec.min_ranks} workers, the run has {view.num_ranks}"
+            admission = Admission(False, reason)
         else:
             admission = self.policy.admit(spec, view)
-            reason = "" if admission.is_accepted else admission.reason or "refused by the policy"
-        if reason:
-            self._put(replace(record, state=JobState.REJECTED, finished_at=now, reason=reason))
-            return [cmd.Reject(spec.name, reason)]
+        orders = self._note(spec.name, admission)
+        record = changed(record, plan=admission.plan)
+        if not admission.is_accepted:
+            reason = admission.reason or "refused by the policy"
+            self._put(changed(record, state=JobState.REJECTED, finished_at=now, reason=reason))
+            return [*orders, cmd.Reject(spec.name, reason)]
         self._put(record)
         self.forecaster.add(spec)
-        return []
+        return orders
 
     def _arrivals_closed(self, event: ev.ArrivalsClosed, now: float) -> list[cmd.Command]:
         self.is_closed = True
@@ -201,13 +233,13 @@ class Coordinator:
             self._end(record, JobState.CANCELLED, now, event.reason)
         elif not record.is_cancel_pending:
             # A running job is stopped by `_carry_out`; others when their order is through.
-            self._put(replace(record, is_cancel_pending=True, reason=event.reason))
+            self._put(changed(record, is_cancel_pending=True, reason=event.reason))
         return []
 
     def _weight_changed(self, event: ev.WeightChanged, now: float) -> list[cmd.Command]:
         record = self._live_record(event.job, "reweighted")
         spec = replace(record.spec, weight=event.weight)
-        self._put(replace(record, spec=spec))
+        self._put(changed(record, spec=spec))
         return []
 
     def _group_formed(self, event: ev.GroupFormed, now: float) -> list[cmd.Command]:
@@ -224,7 +256,7 @@ class Coordinator:
         was_running = record.state is JobState.REGROUPING
         record = self._settled(record, now)
         self._put(
-            replace(
+            changed(
                 record,
                 state=state,
                 members=members,
@@ -245,7 +277,7 @@ class Coordinator:
         self.ranks.let_go({*record.members, *record.forming} - {leader})
         # A generation that was ordered but is never formed is forgotten.
         self._put(
-            replace(
+            changed(
                 self._settled(record, now),
                 state=state,
                 members=(leader,),
@@ -274,7 +306,8 @@ class Coordinator:
                 losses=losses,
                 seconds=event.seconds * share,
             )
-        self._put(_advanced(record, losses, event.epochs))
+        # Its state, target and group are as before, so no index changes but that of live jobs.
+        self.jobs[event.job] = self._live[event.job] = _advanced(record, losses, event.epochs)
         if losses:
             self.forecaster.observe(event)
         return []
@@ -301,7 +334,7 @@ class Coordinator:
         record = self._current(event.job, event.generation, "finished")
         next_state(event.job, record.state, Trigger.FINISHED)
         orders = self._dismiss_joiners(record)
-        record = replace(
+        record = changed(
             self._dissolved(record, now),
             iterations=event.iterations,
             epochs=event.epochs,
@@ -333,7 +366,7 @@ class Coordinator:
             self.ranks.put((event.rank,), RankState.IDLE, None)
             return []
         rank.is_released = True
-        return [] if self._survivors(record) else self._group_gone(record, now)
+        return [] if self._has_survivors(record) else self._group_gone(record, now)
 
     def _rank_lost(self, event: ev.RankLost, now: float) -> list[cmd.Command]:
         rank = self.ranks.get(event.rank)
@@ -355,6 +388,30 @@ class Coordinator:
         return []
 
     # -- deciding and carrying out -----------------------------------------------------
+
+    def _revise(self, now: float) -> list[cmd.Command]:
+        """Ask a policy that plans ahead for the plans that change, and take them over."""
+        if self._planner is None or not self._live or self.is_stopping:
+            return []
+        orders: list[cmd.Command] = []
+        revised = self._planner.revise(self.view(now))
+        for job in revised:
+            self._live_record(job, "planned anew")
+        for job, admission in revised.items():
+            record = changed(self._live[job], plan=admission.plan)
+            orders += self._note(job, admission)
+            if admission.is_accepted:
+                self._put(record)
+                continue
+            state = next_state(job, record.state, Trigger.REFUSED)
+            reason = admission.reason or "refused by the policy"
+            self._put(record)
+            self._end(record, state, now, reason)
+            orders.append(cmd.Reject(job, reason))
+        return orders
+
+    def _note(self, job: str, admission: Admission) -> list[cmd.Command]:
+        return [cmd.Note(job, admission.facts)] if admission.facts else []
 
     def _decide(self, now: float) -> None:
         """Ask the policy and note each job's target."""
@@ -402,7 +459,7 @@ class Coordinator:
             num = min(record.target - len(record.members), len(idle))
             if record.state is not JobState.WAITING:
                 orders.append(self._order_more(record, Trigger.ORDERED_REGROUP, pool, num))
-            elif num >= record.spec.min_workers:
+            elif num >= record.spec.min_ranks:
                 orders.append(self._order_more(record, Trigger.ORDERED_START, pool, num))
         return orders
 
@@ -449,8 +506,14 @@ class Coordinator:
             return [cmd.Shutdown(EXIT_JOB_FAILED if failed else EXIT_OK)]
         if self._live and not self._is_round_pending and not self.is_stopping:
             self._is_round_pending = True
-            return [cmd.WakeAt(now + self.round_s)]
+            return [cmd.WakeAt(self._next_round(now))]
         return []
+
+    def _next_round(self, now: float) -> float:
+        """When the next round begins: a round from now, or at the next multiple of a round."""
+        if self._planner is None:
+            return now + self.round_s
+        return (math.floor(now / self.round_s + ROUND_SLACK) + 1) * self.round_s
 
     def _is_over(self) -> bool:
         usable = self.ranks.num_usable
@@ -460,7 +523,7 @@ class Coordinator:
             return True
         # Jobs that need more ranks than are left have to wait for the next start of the run.
         return self.is_closed and not any(
-            record.spec.min_workers <= usable for record in self._live.values()
+            record.spec.min_ranks <= usable for record in self._live.values()
         )
 
     # -- helpers -----------------------------------------------------------------------
@@ -524,7 +587,7 @@ class Coordinator:
 
     def _settled(self, record: JobRecord, now: float) -> JobRecord:
         """The record with the present group's rank-seconds booked and no group."""
-        return replace(
+        return changed(
             record,
             rank_seconds=record.attained_rank_seconds(now),
             held_since=now,
@@ -551,7 +614,7 @@ class Coordinator:
 
     def _end(self, record: JobRecord, state: JobState, now: float, reason: str) -> None:
         self._put(
-            replace(
+            changed(
                 record,
                 state=state,
                 target=0,
@@ -567,12 +630,17 @@ class Coordinator:
         if state.is_final or record.is_cancel_pending:
             self._end(record, JobState.CANCELLED, now, record.reason)
         else:
-            self._put(replace(record, state=state))
+            self._put(changed(record, state=state))
 
     def _survivors(self, record: JobRecord) -> tuple[int, ...]:
         """Ranks that hold the job's state, or that will load it, and have not left."""
         group = record.forming if record.state is JobState.STARTING else record.members
         return tuple(rank for rank in group if not self.ranks[rank].is_released)
+
+    def _has_survivors(self, record: JobRecord) -> bool:
+        """Whether there is one: asked at every release, so it stops at the first."""
+        group = record.forming if record.state is JobState.STARTING else record.members
+        return any(not self.ranks[rank].is_released for rank in group)
 
     def _member_lost(self, record: JobRecord, rank: int, now: float) -> list[cmd.Command]:
         """Take a lost rank out of its job.
@@ -580,7 +648,7 @@ class Coordinator:
         The survivors repair their group by themselves and go on in the same generation. An
         order under way may have died with the leader, so it is repeated to those that are left.
         """
-        record = replace(
+        record = changed(
             self._settled(record, now),
             members=tuple(r for r in record.members if r != rank),
             forming=tuple(r for r in record.forming if r != rank),
@@ -588,7 +656,7 @@ class Coordinator:
         survivors = self._survivors(record)
         if survivors and record.state is JobState.REGROUPING and not record.forming:
             # All that were to stay are gone: one that was to leave stays instead.
-            record = replace(record, forming=survivors[:1])
+            record = changed(record, forming=survivors[:1])
             self.ranks.put(survivors[:1], RankState.BUSY, record.name)
         self._put(record)
         if not survivors:
@@ -639,7 +707,7 @@ def _advanced(record: JobRecord, losses: Iterable[float], epochs: int) -> JobRec
             drop = max(drop, last - loss)
         last = loss
         num += 1
-    return replace(
+    return changed(
         record,
         first_loss=first,
         last_loss=last,

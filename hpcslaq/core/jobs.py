@@ -12,6 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from hpcslaq.core.utility import UtilityCurve
+
+#: Slack of counts that come out of a division.
+ROUNDING = 1e-9
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]{0,99}")
 
 
@@ -20,6 +25,13 @@ class Convergence(Enum):
 
     SUBLINEAR = "sublinear"  # first-order methods: f(k) = 1/(a k^2 + b k + c) + d
     SUPERLINEAR = "superlinear"  # (quasi-)Newton, EM-like: f(k) = mu^(k-b) + c
+
+
+class Sync(Enum):
+    """How the ranks of a job agree on the next parameters."""
+
+    ALLREDUCE = "allreduce"  # all sum the statistics, all update
+    PS = "ps"  # the last ranks of the group are parameter servers, each updates its slice
 
 
 class JobState(Enum):
@@ -36,6 +48,9 @@ class JobState(Enum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     REJECTED = "rejected"
+
+    # That of Enum hashes the name anew each time, which is felt in tables of transitions.
+    __hash__ = object.__hash__
 
     @property
     def is_final(self) -> bool:
@@ -58,7 +73,8 @@ class JobSpec:
     model: str
     #: Key of the prepared data set.
     data: str
-    #: Number of chunks of the data; also the largest useful number of workers.
+    #: Number of chunks of the data; also the largest useful number of workers (ranks that
+    #: compute; the parameter servers of a job come on top, see `rank_limit`).
     num_chunks: int
     #: Passes over the data after which the job is done.
     max_epochs: int
@@ -82,6 +98,16 @@ class JobSpec:
     convergence: Convergence = Convergence.SUBLINEAR
     #: Hyperparameters by name: numbers, strings, booleans, None, or lists of these.
     options: Mapping[str, object] = field(default_factory=dict)
+    #: What the job is worth by the time that it takes; None: the policy's default.
+    utility: UtilityCurve | None = None
+    sync: Sync = Sync.ALLREDUCE
+    #: Parameter servers of a `ps` job, the same number whatever the job holds; 0: see below.
+    num_servers: int = 0
+    #: One server for so many workers (>= 1), so that both numbers change with the job's ranks.
+    #: A `ps` job has either this or `num_servers`.
+    workers_per_server: float | None = None
+    #: Passes that a worker may be ahead of the slowest: 0 is synchronous, infinity without bound.
+    staleness: float = 0
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -109,6 +135,30 @@ class JobSpec:
             value = getattr(self, key)
             if value is not None and not math.isfinite(value):
                 raise ValueError(f"{key}: {value} is not finite")
+        self._check_servers()
+
+    def _check_servers(self) -> None:
+        _at_least("num_servers", self.num_servers, 0)
+        if not (self.staleness >= 0 and (self.staleness == math.inf or self.staleness % 1 == 0)):
+            raise ValueError(f"staleness: {self.staleness} is no whole number >= 0, nor infinite")
+        ratio = self.workers_per_server
+        if ratio is not None and not (math.isfinite(ratio) and ratio >= 1):
+            raise ValueError(f"workers_per_server: {ratio} is not a finite number >= 1")
+        if self.sync is Sync.PS:
+            if (self.num_servers > 0) == (ratio is not None):
+                raise ValueError(
+                    "num_servers: a job with parameter servers needs either their number "
+                    "or workers_per_server"
+                )
+            return
+        given = {
+            "num_servers": self.num_servers > 0,
+            "workers_per_server": ratio is not None,
+            "staleness": self.staleness != 0,
+        }
+        for key, is_given in given.items():
+            if is_given:
+                raise ValueError(f'{key}: only a job with sync = "ps" has parameter servers')
 
     @property
     def worker_limit(self) -> int:
@@ -116,6 +166,39 @@ class JobSpec:
         if self.max_workers is None:
             return self.num_chunks
         return min(self.max_workers, self.num_chunks)
+
+    @property
+    def min_ranks(self) -> int:
+        """Fewest ranks with which the job may run: its fewest workers and their servers."""
+        return self.ranks_for(self.min_workers)
+
+    @property
+    def rank_limit(self) -> int:
+        """Most ranks that the job can use: its most workers and their servers."""
+        return self.ranks_for(self.worker_limit)
+
+    @property
+    def worker_share(self) -> float:
+        """Share of workers among the ranks beyond `num_servers`, in (0, 1]."""
+        ratio = self.workers_per_server
+        return 1.0 if ratio is None else ratio / (ratio + 1.0)
+
+    def ranks_for(self, num_workers: int) -> int:
+        """Fewest ranks of which `num_workers` compute."""
+        if self.workers_per_server is None:
+            return num_workers + self.num_servers
+        return num_workers + math.ceil(num_workers / self.workers_per_server - ROUNDING)
+
+    def workers_among(self, num_ranks: int) -> int:
+        """How many of the job's `num_ranks` >= 1 ranks compute; the others, the last, serve.
+
+        The most that leave enough servers. At least one computes, also where a group that
+        lost members is smaller than `min_ranks`.
+        """
+        if self.sync is Sync.ALLREDUCE:
+            return num_ranks
+        share = (num_ranks - self.num_servers) * self.worker_share
+        return max(1, math.floor(share + ROUNDING))
 
 
 # Without slots: a decision for thousands of jobs makes a new record for each job that changes,
@@ -158,6 +241,8 @@ class JobRecord:
     regroup_s: float = 0.0
     #: When the number of its workers last changed.
     changed_at: float = 0.0
+    #: What a policy that plans ahead promised the job (`policy.Planner`); only it can read this.
+    plan: object = None
     #: Why the job is in its (final) state, for people.
     reason: str = ""
 
@@ -168,7 +253,7 @@ class JobRecord:
 
     @property
     def num_workers(self) -> int:
-        """Workers that the job holds now."""
+        """Ranks that the job holds now, its parameter servers included."""
         return len(self.members)
 
     def attained_rank_seconds(self, now: float) -> float:

@@ -7,16 +7,20 @@ view. It proposes; the coordinator checks the bounds and disposes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from hpcslaq.core.events import ProgressReported
 from hpcslaq.core.jobs import JobRecord, JobSpec
 from hpcslaq.errors import PolicyError
 
-#: Workers by job name; a job that is not named gets none.
+#: Worker ranks by job name; a job that is not named gets none. Some of the ranks of a job with
+#: parameter servers serve (`JobSpec.workers_among`).
 Allocation = Mapping[str, int]
+
+#: Part of a round by which an instant may lie before it and still counts as in it (rounding).
+ROUND_SLACK = 1e-6
 
 
 class Forecaster(Protocol):
@@ -62,6 +66,10 @@ class ClusterView:
     jobs: tuple[JobRecord, ...]
     #: The forecaster that the policy asked for; of the type that it asked for.
     forecaster: Forecaster
+    #: All jobs ever submitted, also those that have ended, by name in the order of arrival.
+    history: Mapping[str, JobRecord] = field(default_factory=dict)
+    #: Usable ranks by host, sorted by host; empty where it does not matter.
+    hosts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,10 @@ class Admission:
 
     is_accepted: bool
     reason: str = ""
+    #: Becomes `JobRecord.plan`, also of a job that is refused.
+    plan: object = None
+    #: What is to be in the journal about it (`commands.Note`); empty: nothing.
+    facts: Mapping[str, object] = field(default_factory=dict)
 
 
 class Policy(Protocol):
@@ -86,9 +98,23 @@ class Policy(Protocol):
         """Judge an arriving job; `view` does not hold it yet."""
 
     def allocate(self, view: ClusterView) -> Allocation:
-        """Workers for each job of the view: 0, or min_workers to worker_limit of the job.
+        """Ranks for each job of the view: 0, or min_ranks to rank_limit of the job.
 
         The sum is at most `view.num_ranks`. The same view gives the same answer.
+        """
+
+
+@runtime_checkable
+class Planner(Protocol):
+    """A policy that makes each job a plan over future rounds, and revises plans.
+
+    Rounds of a run under such a policy begin at multiples of their length.
+    """
+
+    def revise(self, view: ClusterView) -> Mapping[str, Admission]:
+        """Jobs of the view whose plan changes; called before each `allocate`.
+
+        A job that waits can be refused, too. The same view gives the same answer.
         """
 
 
@@ -109,10 +135,12 @@ def check_share(job: str, count: int, spec: JobSpec | None) -> None:
         raise PolicyError(f"{job}: given {count}, which is not a whole number of workers")
     if count < 0:
         raise PolicyError(f"{job}: given {count} < 0 workers")
-    if 0 < count < spec.min_workers:
-        raise PolicyError(f"{job}: given {count} < min_workers = {spec.min_workers}")
-    if count > spec.worker_limit:
-        raise PolicyError(f"{job}: given {count} > its limit of {spec.worker_limit} workers")
+    if 0 < count < spec.min_ranks:
+        servers = spec.min_ranks - spec.min_workers
+        more = f" and {servers} servers" if servers else ""
+        raise PolicyError(f"{job}: given {count} < min_workers = {spec.min_workers}{more}")
+    if count > spec.rank_limit:
+        raise PolicyError(f"{job}: given {count} > its limit of {spec.rank_limit} workers")
 
 
 def check_total(allocation: Allocation, num_ranks: int) -> None:

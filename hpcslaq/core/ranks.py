@@ -6,6 +6,7 @@ coordinator keeps the two in step.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -52,6 +53,12 @@ class RankTable(Mapping[int, RankRecord]):
     def num_usable(self) -> int:
         """Ranks that are not lost."""
         return len(self._records) - len(self.lost)
+
+    def usable_by_host(self) -> dict[str, int]:
+        """Usable ranks by host, sorted by host."""
+        counts = Counter(self.hosts.values())
+        counts.subtract(self.hosts[rank] for rank in self.lost)
+        return dict(sorted(counts.items()))
 
     @property
     def is_at_rest(self) -> bool:

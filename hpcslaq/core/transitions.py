@@ -30,14 +30,18 @@ class Trigger(Enum):
     STOPPED = "job stopped"
     FAILED = "job failed"
     CANCELLED_IDLE = "cancelled without ranks"
+    REFUSED = "refused by the policy"
     LOST_ALL = "lost all ranks"
     RESTARTED = "run restarted"
+
+    __hash__ = object.__hash__  # as for JobState
 
 
 #: (state, trigger) -> next state. What is not here is illegal.
 TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (S.WAITING, Trigger.ORDERED_START): S.STARTING,
     (S.WAITING, Trigger.CANCELLED_IDLE): S.CANCELLED,
+    (S.WAITING, Trigger.REFUSED): S.REJECTED,
     (S.STARTING, Trigger.FORMED): S.RUNNING,
     (S.STARTING, Trigger.FAILED): S.FAILED,
     (S.RUNNING, Trigger.ORDERED_REGROUP): S.REGROUPING,

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import sys
 from dataclasses import dataclass
-from typing import cast
+from typing import NoReturn, cast
 
 import mpi4py
 
@@ -92,6 +93,14 @@ def close_world(ranks: Ranks) -> None:
 def leave() -> None:
     """Leave MPI; collective, nothing of it can be used afterwards."""
     MPI.Finalize()
+
+
+def abort(exit_code: int) -> NoReturn:
+    """End all ranks at once, for a rank that cannot go on: others would wait for it for ever."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    MPI.COMM_WORLD.Abort(exit_code)
+    raise AssertionError("MPI_Abort came back")
 
 
 def _drain(comm: MPI.Intracomm) -> None:

@@ -13,16 +13,17 @@ from typing import Any, get_args
 from mpi4py import MPI
 
 from hpcslaq.core import commands, events
-from hpcslaq.core.jobs import JobSpec
 from hpcslaq.mpi import messages
-from hpcslaq.record.codec import Codec
+from hpcslaq.record.codec import JOB_CLASSES, Codec
 
 #: First and longest pause of a rank that has work to expect soon, s.
 ACTIVE_PAUSE_S = (20e-6, 1e-3)
 #: The same for a rank that waits for orders: the cap keeps it below 1 % of a core.
 IDLE_PAUSE_S = (20e-6, 10e-3)
 
-CODEC = Codec((JobSpec, *get_args(commands.Command), *get_args(events.Event), *messages.MESSAGES))
+CODEC = Codec(
+    (*JOB_CLASSES, *get_args(commands.Command), *get_args(events.Event), *messages.MESSAGES)
+)
 
 
 class Backoff:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from types import TracebackType
 
 import numpy as np
 from mpi4py import MPI
+
+from hpcslaq.mpi.post import Post
 
 
 class GroupFactory:
@@ -63,6 +66,7 @@ class JobGroup:
         self.index = comm.Get_rank()
         self.num_members = comm.Get_size()
         self._is_free = False
+        self._post = Post(comm)
 
     def __enter__(self) -> JobGroup:
         return self
@@ -84,6 +88,7 @@ class JobGroup:
         """Free the communicator; harmless when it is free already."""
         if not self._is_free:
             self._is_free = True
+            self._post.close()
             self._factory.num_alive -= 1
             self._comm.Free()
 
@@ -96,6 +101,46 @@ class JobGroup:
         """Element-wise sum over the members, in place; `buffer`: (P,) float64."""
         if self.num_members > 1:
             self._comm.Allreduce(MPI.IN_PLACE, buffer, MPI.SUM)
+
+    def add_slices(self, vector: np.ndarray, offsets: Sequence[int], first: int) -> None:
+        """Sum each slice at its server, and what follows the last one everywhere.
+
+        `vector`: (S,) float64; slice k is `vector[offsets[k] : offsets[k + 1]]`, member
+        `first + k` serves it. Elsewhere a slice's content is undefined afterwards.
+        """
+        requests = []
+        for root, part in _slices(vector, offsets, first):
+            if root == self.index:
+                requests.append(self._comm.Ireduce(MPI.IN_PLACE, part, MPI.SUM, root))
+            else:
+                requests.append(self._comm.Ireduce(part, None, MPI.SUM, root))
+        rest = vector[offsets[-1] :]
+        if rest.size:
+            requests.append(self._comm.Iallreduce(MPI.IN_PLACE, rest, MPI.SUM))
+        MPI.Request.Waitall(requests)
+
+    def spread_slices(self, vector: np.ndarray, offsets: Sequence[int], first: int) -> None:
+        """Replace each slice (see `add_slices`) on all members by its server's."""
+        slices = _slices(vector, offsets, first)
+        MPI.Request.Waitall([self._comm.Ibcast(part, root) for root, part in slices])
+
+    def collect_slices(self, vector: np.ndarray, offsets: Sequence[int], first: int) -> None:
+        """Replace each slice (see `add_slices`) on the leader by its server's."""
+        requests = []
+        for root, part in _slices(vector, offsets, first):
+            if self.is_leader:
+                requests.append(self._comm.Irecv(part, root, root))
+            elif root == self.index:
+                requests.append(self._comm.Isend(part, 0, root))
+        MPI.Request.Waitall(requests)
+
+    def post(self, member: int, payload: bytes) -> None:
+        """Send a message to a member; does not wait."""
+        self._post.send(member, payload)
+
+    def receive(self) -> tuple[int, bytes]:
+        """Wait for a message of any member: who sent it, and what."""
+        return self._post.receive()
 
     def broadcast(self, payload: bytes | None, root: int = 0) -> bytes:
         """The bytes of member `root` (the leader), on all members; the others pass None."""
@@ -124,6 +169,12 @@ class JobGroup:
                 self._comm.Bcast([array.reshape(-1).view(np.uint8), MPI.BYTE], 0)
             result[name] = array.reshape(shape)
         return result
+
+
+def _slices(vector: np.ndarray, offsets: Sequence[int], first: int) -> list[tuple[int, np.ndarray]]:
+    """Server and content of each slice that has elements."""
+    parts = [(first + k, vector[start:stop]) for k, (start, stop) in enumerate(pairwise(offsets))]
+    return [(server, part) for server, part in parts if part.size]
 
 
 def _header_of(arrays: dict[str, np.ndarray]) -> bytes:

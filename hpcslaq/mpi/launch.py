@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -170,3 +172,32 @@ def mpi_command(
         crowd = ["--oversubscribe"] if is_one_machine else ["--map-by", "slot:OVERSUBSCRIBE"]
         flags += [*crowd, "--bind-to", "none"]
     return [mpi.launcher, *flags, mpi.python, "-m", "mpi4py", *program]
+
+
+def kill_session(session: int) -> None:
+    """Kill (SIGKILL) every process of a session, whatever process group it is in.
+
+    A launcher that is killed alone cannot end its ranks, and Open MPI puts each of them into a
+    group of its own. Where there is no /proc, only the session's first group is killed.
+    """
+    members = [pid for pid in _processes() if _session_of(pid) == session]
+    for pid in members:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    if not members:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(session, signal.SIGKILL)
+
+
+def _processes() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []
+
+
+def _session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None

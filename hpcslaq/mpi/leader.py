@@ -20,6 +20,7 @@ from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
 from hpcslaq.errors import CheckpointError
 from hpcslaq.mpi.channel import Channel
+from hpcslaq.mpi.fence import Fence
 from hpcslaq.mpi.messages import TAG_EVENT, TAG_ORDER, TAG_PEER, Ready, Refused
 from hpcslaq.record.store import CheckpointStore
 
@@ -49,13 +50,16 @@ class CheckpointWriter:
     training goes on and the last good checkpoint stays.
     """
 
-    def __init__(self, job: str, store: CheckpointStore) -> None:
+    def __init__(self, job: str, store: CheckpointStore, fence: Fence) -> None:
         self._job = job
         self._store = store
+        self._fence = fence
         self._inbox: queue.Queue[Snapshot | None] = queue.Queue()
         self._results: queue.Queue[ev.CheckpointWritten | ev.CheckpointFailed] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._has_warned = False
+        #: Completed iterations of the newest checkpoint on disk; 0: there is none.
+        self.newest = 0
 
     def submit(self, snapshot: Snapshot) -> None:
         """Have `snapshot` written soon; never waits."""
@@ -98,7 +102,7 @@ class CheckpointWriter:
             try:
                 self._results.put(self._write(snapshot))
                 self._has_warned = False
-            except CheckpointError as error:
+            except (CheckpointError, OSError, MemoryError) as error:
                 if not self._has_warned:
                     log.warning("checkpoint not written, training goes on: %s", error)
                     self._has_warned = True
@@ -109,8 +113,10 @@ class CheckpointWriter:
     def _write(self, snapshot: Snapshot) -> ev.CheckpointWritten:
         begin = time.monotonic()
         meta = {"epochs": snapshot.epochs}
+        self._fence.check()
         num_bytes = self._store.save(snapshot.iterations, snapshot.arrays, meta)
         seconds = time.monotonic() - begin
+        self.newest = snapshot.iterations
         return ev.CheckpointWritten(
             self._job, snapshot.iterations, snapshot.epochs, num_bytes, seconds
         )
@@ -124,6 +130,7 @@ class Leader:
         channel: Channel,
         job: str,
         store: CheckpointStore,
+        fence: Fence,
         *,
         known_iterations: int,
         report_every_s: float,
@@ -131,7 +138,7 @@ class Leader:
     ) -> None:
         self._channel = channel
         self._job = job
-        self.checkpoints = CheckpointWriter(job, store)
+        self.checkpoints = CheckpointWriter(job, store, fence)
         self._report_every_s = report_every_s
         self._checkpoint_every_s = checkpoint_every_s
         #: The order under way; None when there is none.

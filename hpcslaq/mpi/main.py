@@ -10,18 +10,23 @@ from __future__ import annotations
 import faulthandler
 import logging
 import signal
+import sys
 import time
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import cast
 
 from hpcslaq.core import commands as cmd
-from hpcslaq.core.coordinator import Coordinator
+from hpcslaq.core.coordinator import EXIT_STOPPED_EARLY, Coordinator
 from hpcslaq.core.events import Event
-from hpcslaq.errors import HpcslaqError
+from hpcslaq.errors import HpcslaqError, InvalidTransition
 from hpcslaq.mpi import boot
 from hpcslaq.mpi.channel import IDLE_PAUSE_S, Backoff, Channel
+from hpcslaq.mpi.fence import Fence, end_with_launcher
 from hpcslaq.mpi.messages import TAG_ORDER, Plan
 from hpcslaq.mpi.rank0 import Rank0
 from hpcslaq.mpi.requests import RequestDesk
@@ -29,9 +34,9 @@ from hpcslaq.mpi.worker import Worker
 from hpcslaq.policies.registry import make_policy
 from hpcslaq.record.codec import Kind
 from hpcslaq.record.files import LogHandler
-from hpcslaq.record.journal import JournalWriter, read_journal
+from hpcslaq.record.journal import JournalError, JournalWriter, read_journal
 from hpcslaq.record.plan import RunPlan
-from hpcslaq.record.rundir import RunDirectory, software_versions
+from hpcslaq.record.rundir import RunDirectory, RunDirectoryError, software_versions
 
 log = logging.getLogger(__name__)
 
@@ -54,18 +59,27 @@ class StopFlag:
         self.reason = self.reason or signal.Signals(number).name
 
 
-def run_ranks(prepare: Callable[[], Path], early_end: Callable[[], str] = lambda: "") -> int:
+def run_ranks(
+    prepare: Callable[[], Path],
+    early_end: Callable[[], str] = lambda: "",
+    conclude: Callable[[RunDirectory, int], None] = lambda run, code: None,
+) -> int:
     """Run this rank to its end; the exit code.
 
     `prepare()` : gives rank 0 the run directory; `early_end()` : asked by rank 0 again and
-    again, why the run should checkpoint and end now, empty while it should not.
+    again, why the run should checkpoint and end now, empty while it should not;
+    `conclude(run, exit_code)` : called on rank 0 at the end, while the others wait: a launcher
+    may kill what is left of a run when the first rank ends with another code than 0.
 
-    Collective over all ranks. Raises LaunchError on the speaking rank where the world does
-    not fit; other ranks then only return its exit code.
+    Collective over all ranks. Raises on the speaking rank what keeps the run from starting
+    (LaunchError where the world does not fit, and whatever `prepare` raises); the other ranks
+    then only return its exit code. A rank that fails later ends all ranks: the run can be
+    started again and goes on from its journal.
     """
     stop = StopFlag()
     stop.watch()
     faulthandler.enable()
+    end_with_launcher()
     try:
         boot.check_world(boot.world_size(), boot.promised_size(), boot.library_version())
     except HpcslaqError as error:
@@ -78,50 +92,87 @@ def run_ranks(prepare: Callable[[], Path], early_end: Callable[[], str] = lambda
     # Whoever set an alarm for the case that the ranks do not meet may rest.
     faulthandler.cancel_dump_traceback_later()
     channel = Channel(ranks.control)
-    if ranks.rank == 0:
-        code = _coordinate(ranks, channel, prepare, lambda: stop.reason or early_end())
-    else:
-        code = _work(ranks, channel)
-    # Not after an error: the others would not come, and `python -m mpi4py` ends them.
-    _part(ranks, channel)
+    obstacle: BaseException | None = None
+    with _failing_together():
+        if ranks.rank > 0:
+            code = _work(ranks, channel)
+        else:
+            try:
+                start = _begin(prepare)
+            except BaseException as error:  # noqa: BLE001 - user code; raised again below
+                obstacle, code = error, getattr(error, "exit_code", 1)
+                _tell_all(ranks, channel, cmd.Shutdown(code))
+            else:
+                code = _coordinate(ranks, channel, start, lambda: stop.reason or early_end())
+                conclude(start.run, code)
+        channel.flush(10.0)
+        boot.close_world(ranks)
+    if obstacle is not None:
+        raise obstacle
     return code
 
 
-def _part(ranks: boot.Ranks, channel: Channel) -> None:
-    """Leave MPI with all other ranks, who know that it is time to."""
-    channel.flush(10.0)
-    boot.close_world(ranks)
+@contextmanager
+def _failing_together() -> Iterator[None]:
+    """A rank that cannot go on says why and ends all: nobody is left waiting for it."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, HpcslaqError):
+            sys.stderr.write(f"error: {error}\n")
+        else:
+            traceback.print_exc()
+        log.critical("this rank cannot go on", exc_info=error)
+        boot.abort(getattr(error, "exit_code", 1))
+
+
+def _tell_all(ranks: boot.Ranks, channel: Channel, message: object) -> None:
+    for rank in range(1, ranks.size):
+        channel.send(rank, TAG_ORDER, message)
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What rank 0 needs to drive a run."""
+
+    run: RunDirectory
+    plan: RunPlan
+    coordinator: Coordinator
+    journal: JournalWriter
+    desk: RequestDesk
+    #: Seconds since run start at which earlier incarnations stopped.
+    offset_s: float
+
+
+def _begin(prepare: Callable[[], Path]) -> _Start:
+    """Prepare and replay; whatever is wrong with a run is found here, before it begins."""
+    run = RunDirectory.open_existing(prepare())
+    plan = RunPlan.read(run)
+    policy = make_policy(plan.policy, **plan.policy_options)
+    coordinator = Coordinator(policy, plan.round_s)
+    # First of all the lock: another rank 0 may still be at work here.
+    journal = JournalWriter(run.journal)
+    _log_to(run.coordinator_log)
+    try:
+        run.claim()
+        offset_s = _replay(run, coordinator)
+        desk = RequestDesk(run, plan, coordinator)
+        run.remove_result()
+    except BaseException:
+        journal.close()
+        raise
+    return _Start(run, plan, coordinator, journal, desk, offset_s)
 
 
 def _coordinate(
-    ranks: boot.Ranks,
-    channel: Channel,
-    prepare: Callable[[], Path],
-    stop_reason: Callable[[], str],
+    ranks: boot.Ranks, channel: Channel, start: _Start, stop_reason: Callable[[], str]
 ) -> int:
-    """Rank 0: prepare, replay, drive, and write the result last."""
+    """Rank 0: drive, and write the result last."""
+    run, plan, coordinator, desk = start.run, start.plan, start.coordinator, start.desk
     others = range(1, ranks.size)
-    try:
-        run = RunDirectory.open_existing(prepare())
-        plan = RunPlan.read(run)
-        policy = make_policy(plan.policy, **plan.policy_options)
-        coordinator = Coordinator(policy, plan.round_s)
-        # First of all the lock: another rank 0 may still be at work here.
-        journal = JournalWriter(run.journal)
-        offset_s = _replay(run, coordinator)
-        desk = RequestDesk(run, plan, coordinator)
-    except (HpcslaqError, OSError) as error:
-        code = error.exit_code if isinstance(error, HpcslaqError) else 1
-        for rank in others:
-            channel.send(rank, TAG_ORDER, cmd.Shutdown(code))
-        _part(ranks, channel)
-        raise
-    _log_to(run.coordinator_log)
-    run.remove_result()
-    for rank in others:
-        channel.send(rank, TAG_ORDER, Plan(str(run.path)))
-    begin = time.monotonic() - offset_s
-    with journal:
+    _tell_all(ranks, channel, Plan(str(run.path)))
+    begin = time.monotonic() - start.offset_s
+    with start.journal as journal:
         driver = Rank0(
             coordinator,
             channel,
@@ -133,11 +184,23 @@ def _coordinate(
             data_paths=plan.data_paths,
             desk=desk,
             clock=lambda: time.monotonic() - begin,
-            stop_reason=_within_limit(stop_reason, plan.time_limit_s),
+            stop_reason=Fence(run).around(_within_limit(stop_reason, plan.time_limit_s)),
         )
         code = driver.run({rank: ranks.hosts[rank] for rank in others})
+        _close(journal, run)
     _write_result(run, driver, code, time.monotonic() - begin, ranks)
     return code
+
+
+def _close(journal: JournalWriter, run: RunDirectory) -> None:
+    """Close the journal. Raises JournalError where its last lines cannot be written."""
+    try:
+        journal.close()
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror}; make room and start the run again"
+        unwritten = JournalError(run.journal, 0, problem)
+        unwritten.exit_code = EXIT_STOPPED_EARLY
+        raise unwritten from None
 
 
 def _within_limit(stop_reason: Callable[[], str], limit_s: float) -> Callable[[], str]:
@@ -157,7 +220,11 @@ def _replay(run: RunDirectory, coordinator: Coordinator) -> float:
     for entry in read_journal(run.journal):
         last = entry.now
         if entry.kind is Kind.EVENT:
-            coordinator.handle(cast(Event, entry.item), entry.now)
+            try:
+                coordinator.handle(cast(Event, entry.item), entry.now)
+            except InvalidTransition as error:
+                # It was refused when it came, too; that incarnation ended by it.
+                log.warning("replayed without an event that is illegal: %s", error)
     log.info("resumed at %.1f s with %d jobs", last, len(coordinator.jobs))
     return last
 
@@ -208,4 +275,8 @@ def _write_result(
             **{str(f.rank): dict(f.usage) for f in sorted(farewells, key=lambda f: f.rank)},
         },
     }
-    run.write_result(result)
+    try:
+        run.write_result(result)
+    except OSError as error:
+        problem = f"{run.result_json}: cannot be written: {error.strerror}"
+        raise RunDirectoryError(problem) from None

@@ -80,6 +80,8 @@ class Rank0:
         self._clock = clock
         self._stop_reason = stop_reason
         self._is_stop_known = False
+        #: Since when the journal cannot be written (time.monotonic); None: it can.
+        self._unwritten_since: float | None = None
         #: Requests took all of the last tick: the next one begins with messages.
         self._is_turn_of_messages = False
         #: (due, number, event), the number keeping equal times in order of entry.
@@ -102,7 +104,7 @@ class Rank0:
         while self.exit_code is None:
             begin = time.perf_counter()
             if self._tick():
-                self._journal.flush()
+                self._flush()
                 self.ticks.durations_s.append(time.perf_counter() - begin)
                 backoff.reset()
             else:
@@ -159,7 +161,9 @@ class Rank0:
                 self._at(self._last_arrival_s, event)
             else:
                 self._feed(event)
-                self._journal.flush()
+                if not self._flush():
+                    self._desk.keep(name)
+                    continue
             self._desk.done(name)
             num_events += 1
         return num_events
@@ -173,6 +177,25 @@ class Rank0:
         for order in self._coordinator.handle(event, now):
             self._journal.append(now, order)
             self._carry_out(order)
+
+    def _flush(self) -> bool:
+        """Write the journal; while the disk is full its lines wait in memory. Whether it could.
+
+        What is lost if the run ends meanwhile is only what happened since: the next start goes
+        on from the checkpoints.
+        """
+        try:
+            self._journal.flush()
+        except OSError as error:
+            if self._unwritten_since is None:
+                self._unwritten_since = time.monotonic()
+                log.warning("journal not written, the run goes on: %s", error)
+            return False
+        if self._unwritten_since is not None:
+            seconds = time.monotonic() - self._unwritten_since
+            log.warning("journal written again after %.0f s", seconds)
+            self._unwritten_since = None
+        return True
 
     def _carry_out(self, order: cmd.Command) -> None:
         send = self._channel.send

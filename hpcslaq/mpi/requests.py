@@ -58,7 +58,7 @@ class RequestDesk:
         self.missing: list[JobSpec] = []
         #: The run stays open until a CloseRequest.
         self.is_serving = plan.is_serving
-        #: Requests whose files cannot be moved: not to be carried out again.
+        #: Requests whose files cannot be moved yet: not to be carried out again.
         self._stuck: set[str] = set()
         self._look_at = self._sign_at = 0.0
         for request in self._inbox.accepted():
@@ -154,6 +154,13 @@ class RequestDesk:
     def done(self, name: str) -> None:
         """The event of this request is in the journal."""
         self._move(name, self._inbox.done)
+
+    def keep(self, name: str) -> None:
+        """The journal cannot be written now: the file of this request stays where it is.
+
+        It is not carried out again; the next start of the run recognises it.
+        """
+        self._stuck.add(name)
 
     def _move(self, name: str, move: Callable[[str], None]) -> None:
         """Move a request's file; a full disk must not end the run."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-import traceback
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -28,6 +27,7 @@ from hpcslaq.data.store import open_dataset
 from hpcslaq.errors import CheckpointError, DataError, HpcslaqError, TrainingError
 from hpcslaq.mpi.boot import Ranks, process_usage
 from hpcslaq.mpi.channel import ACTIVE_PAUSE_S, CODEC, IDLE_PAUSE_S, Backoff, Channel
+from hpcslaq.mpi.fence import Fence
 from hpcslaq.mpi.groups import GroupFactory, JobGroup
 from hpcslaq.mpi.leader import Leader, Snapshot
 from hpcslaq.mpi.messages import (
@@ -48,10 +48,14 @@ from hpcslaq.record.rundir import RunDirectory, software_versions
 from hpcslaq.record.store import CheckpointStore
 from hpcslaq.train.catalogue import MODELS, build_model, load_model_class
 from hpcslaq.train.model import Model
+from hpcslaq.train.stale import trainer_class
 from hpcslaq.train.state import TrainState, initial_state
-from hpcslaq.train.trainer import USER_ERRORS, Flag, StepReport, Trainer, one_line
+from hpcslaq.train.trainer import USER_ERRORS, Flag, StepReport, Trainer, described, one_line
 
 log = logging.getLogger(__name__)
+
+#: What user code may raise on a worker, which ignores SIGINT: KeyboardInterrupt is its own.
+MODEL_ERRORS = (*USER_ERRORS, KeyboardInterrupt)
 
 #: Seconds by kind: "load", "compute", "reduce", "regroup",
 #: "checkpoint", "control", and "wait" for the boundary at which a joiner may enter.
@@ -91,6 +95,7 @@ class Worker:
         self._channel = channel
         self._run = run
         self._plan = plan
+        self._fence = Fence(run)
         self._groups = GroupFactory(ranks.workers)
         #: Opened data by path: a regroup opens nothing again.
         self._datasets: dict[str, Dataset] = {}
@@ -132,7 +137,7 @@ class Worker:
         try:
             seat = self._take_seat(order)
             state, leader = self._load_state(seat, order)
-        except USER_ERRORS as error:  # of user code or data: the job's failure
+        except MODEL_ERRORS as error:  # of user code or data: the job's failure
             self._fail(order.spec.name, order.generation, error)
             self._release(order.spec.name, order.generation, {})
             return
@@ -171,9 +176,8 @@ class Worker:
         leader, generation = order.members[0], order.generation
         try:
             seat = self._take_seat(order)
-        except USER_ERRORS as error:  # of user code or data: the job's failure
-            text = _one_line(error)
-            refusal = Refused(generation, self._rank, text, traceback.format_exc())
+        except MODEL_ERRORS as error:  # of user code or data: the job's failure
+            refusal = Refused(generation, self._rank, *_story(error))
             self._channel.send(leader, TAG_PEER, refusal)
             self._await_dismissal(generation)
             self._release(order.spec.name, generation, {})
@@ -241,10 +245,12 @@ class Worker:
             self._channel,
             seat.spec.name,
             store,
+            self._fence,
             known_iterations=order.known_iterations,
             report_every_s=self._plan.report_every_s,
             checkpoint_every_s=self._plan.checkpoint_every_s,
         )
+        leader.checkpoints.newest = 0 if loaded is None else loaded.iteration
         return state, leader
 
     # -- training ----------------------------------------------------------------------
@@ -265,7 +271,7 @@ class Worker:
                         state = TrainState.unpack(arrays)
                 assert state is not None
                 if trainer is None:
-                    trainer = Trainer(
+                    trainer = trainer_class(seat.spec)(
                         seat.spec,
                         seat.model,
                         seat.data,
@@ -329,6 +335,7 @@ class Worker:
             if leader is not None:
                 leave, stop = leader.poll(trainer.is_before_boundary)
                 flags = {Flag.LEAVE: float(leave), Flag.STOP: float(stop)}
+                flags[Flag.CHECKPOINT] = float(leader.is_checkpoint_due())
             report = trainer.step(flags)
             if report.is_diverged:
                 self._repair(seat, group, trainer)
@@ -356,7 +363,9 @@ class Worker:
             is_due=report.is_final,
         )
         leader.send_results()
-        if report.is_epoch_end and not report.is_final and leader.is_checkpoint_due():
+        # The flag, not the clock: where there are parameter servers they sent their slices then.
+        is_due = Flag.CHECKPOINT in report.flags
+        if report.is_epoch_end and not report.is_final and is_due:
             leader.checkpoint(_snapshot(seat, state))
 
     def _repair(self, seat: Seat, group: JobGroup, trainer: Trainer) -> None:
@@ -402,7 +411,7 @@ class Worker:
         if outcome is Outcome.FINISHED:
             try:
                 message = self._finish(seat, trainer, report)
-            except USER_ERRORS as error:  # of user code or the disk: the job's failure
+            except MODEL_ERRORS as error:  # of user code or the disk: the job's failure
                 self._fail(name, generation, error)
         elif outcome is Outcome.FAILED:
             failure = report.failure
@@ -422,18 +431,26 @@ class Worker:
             self._channel.send(0, TAG_EVENT, message)
 
     def _pause(self, seat: Seat, leader: Leader, state: TrainState) -> ev.Event:
-        """Write the state, then give up the group; without a disk the job fails, loudly."""
+        """Write the state, then give up the group.
+
+        Where it cannot be written (disk full), the earlier checkpoints still stand: the job
+        waits and will go on from the newest of them. To fail would lose it for good.
+        """
+        name, generation = seat.spec.name, seat.generation
         try:
             written = leader.checkpoints.write_now(_snapshot(seat, state))
-        except CheckpointError as error:
-            return ev.JobFailed(
-                seat.spec.name,
-                seat.generation,
-                self._rank,
-                f"paused, but its checkpoint cannot be written: {error}",
+        except (CheckpointError, OSError, MemoryError) as error:
+            kept = leader.checkpoints.newest
+            log.warning(
+                "%s: paused after iteration %d, but will go on from %d: %s",
+                name,
+                state.iterations,
+                kept,
+                error,
             )
+            return ev.JobPaused(name, generation, kept)
         self._channel.send(0, TAG_EVENT, written)
-        return ev.JobPaused(seat.spec.name, seat.generation, state.iterations)
+        return ev.JobPaused(name, generation, state.iterations)
 
     def _finish(self, seat: Seat, trainer: Trainer, report: StepReport) -> ev.JobFinished:
         """Evaluate the model, write it, and say so."""
@@ -472,14 +489,12 @@ class Worker:
         arrays = dict(state.arrays)
         if seat.data.center is not None and seat.data.scale is not None:
             arrays |= {CENTER: seat.data.center, SCALE: seat.data.scale}
+        self._fence.check()
         write_model(self._run.model_file(seat.spec.name), SavedModel(info, arrays))
         return finished
 
     def _fail(self, job: str, generation: int, error: BaseException) -> None:
-        # Our own errors say all; where user code is behind one, its place is wanted, too.
-        is_plain = isinstance(error, HpcslaqError) and error.__cause__ is None
-        details = "" if is_plain else "".join(traceback.format_exception(error))
-        message = ev.JobFailed(job, generation, self._rank, _one_line(error), details)
+        message = ev.JobFailed(job, generation, self._rank, *_story(error))
         self._channel.send(0, TAG_EVENT, message)
 
     def _release(self, job: str, generation: int, usage: Mapping[str, float]) -> None:
@@ -506,7 +521,7 @@ def _evaluate(seat: Seat, state: TrainState) -> dict[str, float]:
     try:
         found = seat.model.evaluate(state.arrays, holdout)
         return {str(key): float(value) for key, value in found.items()}
-    except USER_ERRORS as error:
+    except MODEL_ERRORS as error:
         raise TrainingError(f"evaluate: {one_line(error)}") from error
 
 
@@ -534,7 +549,10 @@ def _snapshot(seat: Seat, state: TrainState) -> Snapshot:
     return Snapshot(state.iterations, state.epochs, arrays)
 
 
-def _one_line(error: BaseException) -> str:
-    if isinstance(error, HpcslaqError):
-        return "".join(str(error).splitlines()[:1])
-    return one_line(error)
+def _story(error: BaseException) -> tuple[str, str]:
+    """One line on a failure, and its traceback where there is more to say."""
+    line, details = described(error)
+    if not isinstance(error, HpcslaqError):
+        return line, details
+    # Our own errors say all; where user code is behind one, its place is wanted, too.
+    return line.removeprefix(f"{type(error).__name__}: "), details if error.__cause__ else ""

@@ -25,14 +25,18 @@ def candidate_counts(demand: Demand, outlook: Outlook, floor: Counts) -> Counts:
     The last column is the held number. Rows are padded with the floor; a job whose floor is
     0 does not run and has only zeros.
     """
-    keys = np.stack([outlook.timing[:, 3].astype(np.int64), demand.least, demand.limit])
-    # Sort by all three, and number the different ones.
+    shapes = outlook.timing[:, 3:]
+    keys = np.stack([shapes[:, 0], demand.least, demand.limit, shapes[:, 1], shapes[:, 2]])
+    # Sort by all of them, and number the different ones.
     order = np.lexsort(keys)
     is_new = np.ones(len(order), dtype=bool)
     is_new[1:] = (np.diff(keys[:, order]) != 0).any(axis=0)
     index = np.empty(len(order), dtype=np.int64)
     index[order] = np.cumsum(is_new) - 1
-    lists = [useful_counts(*key) for key in keys[:, order[is_new]].T.tolist()]
+    lists = [
+        useful_counts(int(chunks), int(least), int(limit), servers, share)
+        for chunks, least, limit, servers, share in keys[:, order[is_new]].T.tolist()
+    ]
     table = np.zeros((len(lists), max(map(len, lists)) + 1), dtype=np.int64)
     for row, some in enumerate(lists):
         table[row, : len(some)] = some

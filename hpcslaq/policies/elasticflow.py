@@ -53,7 +53,8 @@ class ElasticFlowPolicy:
     Deviations: slots are rounds at first and grow longer behind; the marginal return of workers is
     the gain in speed over the iterations that are left, shared along the concave hull (`hull`);
     `margin` of the work is planned in addition, for regroups and noise; `reserve_s` seconds
-    before each deadline stay free.
+    before each deadline stay free. There is no bound on waiting: promises come first, jobs without
+    one are served by arrival.
     """
 
     margin: float = 0.02
@@ -82,7 +83,7 @@ class ElasticFlowPolicy:
         iterations, seconds = expected
         _, claims = self._claims(view)
         speed = np.concatenate([[0.0], 1.0 / seconds])
-        speed[: spec.min_workers] = 0.0
+        speed[: spec.min_ranks] = 0.0
         own = _Claim(spec.name, spec.deadline_s - self.reserve_s, iterations, _rising(speed))
         planned = _plan([*claims, own], view.num_ranks, view.round_s, self.margin)
         late = [claim.name for claim, _, is_kept in planned if not is_kept]

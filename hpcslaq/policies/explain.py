@@ -7,6 +7,7 @@ differ in one thing. Where the policy can tell its plan (`quality`, the oracles)
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from hpcslaq.core.jobs import JobRecord, JobState
@@ -35,6 +36,12 @@ class Explanation:
     gain: float | None
     rate: float | None
     price: float | None
+    #: Of a job that waits: what it would gain per worker on its minimum, by which it is ranked.
+    least_rate: float | None
+    #: Why it has this number where no gain decided it (nothing known, a deadline), or "".
+    why: str
+    #: Seconds until a waiting job has waited so long that it goes first.
+    first_in_s: float | None
     #: Jobs that gained workers by this decision, with how many, the largest first; where this
     #: job lost some.
     taken_by: tuple[tuple[str, int], ...]
@@ -58,18 +65,23 @@ def explain_job(policy: Policy, view: ClusterView, job: str) -> Explanation:
     given = proposal.get(job, 0)
     gains, price = _gains(policy, view, proposal)
     gain = gains.get(job) if given else None
+    plan = _plan(policy, view)
+    row = plan.demand.names.index(job) if plan and job in plan.demand.names else None
     following = _next_worker_to(policy, view, proposal)
-    can_grow = given < record.spec.worker_limit
+    can_grow = given < record.spec.rank_limit
     found = Explanation(
         job=job,
         policy=policy.name,
         given=given,
         held=record.target,
-        least=record.spec.min_workers,
-        limit=record.spec.worker_limit,
+        least=record.spec.min_ranks,
+        limit=record.spec.rank_limit,
         gain=gain,
         rate=None if gain is None else gain / given,
         price=price,
+        least_rate=None if plan is None or row is None or given else float(plan.least_rate[row]),
+        why=_why(policy, view, plan, row, record, given),
+        first_in_s=None if given else _first_in_s(policy, view, record),
         taken_by=_taken_by(view, proposal) if given < record.target else (),
         next_worker_to=following,
         next_rate=_next_rate(policy, view, proposal, following),
@@ -89,7 +101,46 @@ def _gains(
     plan = _plan(policy, view)
     if plan is None:
         return {}, None
-    return dict(zip(plan.demand.names, plan.gain.tolist(), strict=True)), plan.price
+    names, gains, unknown = plan.demand.names, plan.gain.tolist(), plan.is_explored.tolist()
+    known = {n: gain for n, gain, hidden in zip(names, gains, unknown, strict=True) if not hidden}
+    return known, plan.price
+
+
+def _why(
+    policy: Policy,
+    view: ClusterView,
+    plan: Plan | None,
+    row: int | None,
+    record: JobRecord,
+    given: int,
+) -> str:
+    """Why it has `given` workers where no gain decided it."""
+    least = record.spec.min_workers
+    if given == 0:
+        return ""
+    if isinstance(policy, SlaqPolicy):
+        is_known = record.spec.name in policy.gains(view, {})
+        return "" if is_known else "Too few losses are known, so it gets the fair share."
+    if plan is None or row is None:
+        return ""
+    if plan.is_explored[row]:
+        reason = (
+            "Its recent predictions were bad" if record.iterations >= 3 else "Little is known yet"
+        )
+        return f"{reason}, so it gets the fair share."
+    if plan.floor[row] > least:
+        return f"Its deadline takes {_workers(int(plan.floor[row]))}."
+    if given == least and plan.price > 0.0:
+        return "That is its minimum: other jobs gain more from further workers."
+    return "" if plan.price > 0.0 else "There are workers enough for every predicted gain."
+
+
+def _first_in_s(policy: Policy, view: ClusterView, record: JobRecord) -> float | None:
+    """Seconds until the job's wait passes the policy's patience, where it has one."""
+    patience_s = getattr(policy, "patience_rounds", math.inf) * view.round_s
+    since = max(record.submitted_at, record.changed_at)
+    left = since + patience_s - view.now
+    return left if 0.0 < left < math.inf and record.spec.min_workers <= view.num_ranks else None
 
 
 def _taken_by(view: ClusterView, proposal: Allocation) -> tuple[tuple[str, int], ...]:
@@ -154,46 +205,81 @@ def _factor_needed(
 def _sentences(
     found: Explanation, record: JobRecord, view: ClusterView, proposal: Allocation
 ) -> list[str]:
-    said = []
+    said = [_state_sentence(found, record, view, proposal)]
+    if found.why:
+        said.append(found.why)
+    if found.taken_by:
+        said.append(f"Jobs that gained workers: {_listed(found.taken_by)}.")
+    unit = "largest drop in one iteration" if found.policy == "slaq" else "whole drop"
+    if found.gain is not None and found.rate is not None:
+        said.append(
+            f"Its loss is expected to fall by {_percent(found.gain)} of its {unit} (times its "
+            f"weight) per round, {_percent(found.rate)} per worker."
+        )
+    if found.least_rate is not None:
+        said.append(
+            f"On its minimum its loss would be expected to fall by {_percent(found.least_rate)} "
+            f"of its {unit} (times its weight) per round and worker."
+        )
+    if found.price and found.given:
+        said.append(f"Further workers must bring {_percent(found.price)} each.")
+    if found.next_worker_to is not None:
+        why = (
+            "" if found.next_rate is None else f", for a predicted {_percent(found.next_rate)} more"
+        )
+        said.append(f"{found.next_worker_to} would get the next worker{why}.")
+    return said + _changes(found, view)
+
+
+def _state_sentence(
+    found: Explanation, record: JobRecord, view: ClusterView, proposal: Allocation
+) -> str:
+    """What the job has by this decision."""
     used = sum(proposal.values())
     if record.is_cancel_pending or record.state is JobState.STOPPING:
-        said.append(f"{found.job} is being cancelled, so it is planned without workers.")
-    elif found.least > view.num_ranks:
-        said.append(
-            f"{found.job} waits: it needs at least {found.least} workers, "
+        return f"{found.job} is being cancelled, so it is planned without workers."
+    if found.least > view.num_ranks:
+        return (
+            f"{found.job} waits: it needs at least {_workers(found.least)}, "
             f"and the cluster has {view.num_ranks}."
         )
-    elif found.given == 0:
-        said.append(
-            f"{found.job} waits: the {used} workers in use went to jobs that {found.policy} "
+    if found.given == 0:
+        return (
+            f"{found.job} waits: the {_workers(used)} in use went to jobs that {found.policy} "
             f"ranks higher, and its minimum of {found.least} does not fit into the other "
             f"{view.num_ranks - used}."
         )
-    else:
-        change = "keeps" if found.given == found.held else f"goes from {found.held} to"
-        said.append(f"{found.job} {change} {found.given} workers ({found.least}-{found.limit}).")
-        if found.given == found.limit:
-            said.append("It cannot use more.")
-    if found.taken_by:
-        said.append(f"Jobs that gained workers: {_listed(found.taken_by)}.")
-    if found.gain is not None and found.rate is not None:
-        unit = "largest drop in one iteration" if found.policy == "slaq" else "whole drop"
-        said.append(
-            f"Its loss is expected to fall by {found.gain:.2%} of its {unit} (times its "
-            f"weight) per round, {found.rate:.2%} per worker."
-        )
-    if found.price is not None and found.given:
-        said.append(f"Further workers must bring {found.price:.2%} each.")
-    if found.next_worker_to is not None:
-        who = "It" if found.next_worker_to == found.job else found.next_worker_to
-        why = "" if found.next_rate is None else f", for a predicted {found.next_rate:.2%} more"
-        said.append(f"{who} would get the next worker{why}.")
+    change = "keeps" if found.given == found.held else f"goes from {found.held} to"
+    return (
+        f"{found.job} {change} {_workers(found.given)} (it can use {found.least} to {found.limit})."
+    )
+
+
+def _changes(found: Explanation, view: ClusterView) -> list[str]:
+    """What would give the job more."""
+    if found.given == found.limit:
+        return ["It cannot use more."]
+    said = []
     if found.ranks_needed is not None:
         ranks = "rank" if found.ranks_needed == 1 else "ranks"
         said.append(f"With {found.ranks_needed} more {ranks} it would have more.")
     if found.weight_factor_needed is not None:
         said.append(f"With {found.weight_factor_needed:g} times its weight it would have more.")
+    if found.first_in_s is not None:
+        said.append(f"In {found.first_in_s:.3g} s it will have waited so long that it goes first.")
+    if not said and found.least <= view.num_ranks:
+        said.append(
+            f"Neither twice the ranks nor {_FACTORS[-1]:g} times its weight would give it more."
+        )
     return said
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker" if count == 1 else f"{count} workers"
+
+
+def _percent(share: float) -> str:
+    return "0 %" if share < 1e-8 else f"{100.0 * share:.2g} %" if share < 0.1 else f"{share:.0%}"
 
 
 def _listed(gained: tuple[tuple[str, int], ...], most: int = 5) -> str:

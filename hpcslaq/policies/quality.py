@@ -62,8 +62,10 @@ class Plan:
 
     demand: Demand
     counts: Counts
-    #: Predicted weighted, normalised drop per round on `counts` and on one choice more.
+    #: Predicted weighted, normalised drop per round on `counts`.
     gain: Floats
+    #: The same per worker on the smallest number of workers, by which waiting jobs are ranked.
+    least_rate: Floats
     #: Price of a worker: a job gets more only where its gain per worker is above.
     price: float
     #: Jobs that run; jobs that got a fair share because nothing is known of them.
@@ -125,13 +127,18 @@ class QualityPolicy(AcceptsAll):
 
     def allocate(self, view: ClusterView) -> Allocation:
         """Workers by job; see the class."""
-        return self.plan(view).allocation
+        demand = Demand.of(view)
+        if _leaves_no_choice(demand, view.num_ranks):
+            return demand.allocation(demand.limit)
+        return self._plan(view, demand).allocation
 
     def plan(self, view: ClusterView) -> Plan:
         """The allocation with its reasons."""
+        return self._plan(view, Demand.of(view))
+
+    def _plan(self, view: ClusterView, demand: Demand) -> Plan:
         if not isinstance(view.forecaster, DropForecaster):
             raise PolicyError(f"{self.name}: the view holds another policy's forecaster")
-        demand = Demand.of(view)
         rule = QualityRule(
             (1.0, self.horizon_rounds),
             self.optimism,
@@ -142,6 +149,12 @@ class QualityPolicy(AcceptsAll):
         return plan_quality(view, demand, view.forecaster.predict(demand.names), rule)
 
 
+def _leaves_no_choice(demand: Demand, num_ranks: int) -> bool:
+    """Whether no job can shrink or grow and all fit: then nobody need predict anything."""
+    limit = demand.limit
+    return int(limit.sum()) <= num_ranks and bool((demand.least >= limit).all())
+
+
 def plan_quality(view: ClusterView, demand: Demand, outlook: Outlook, rule: QualityRule) -> Plan:
     """Share the view's ranks by predicted gains."""
     num_jobs = len(demand)
@@ -149,7 +162,7 @@ def plan_quality(view: ClusterView, demand: Demand, outlook: Outlook, rule: Qual
     if num_jobs == 0:
         nothing = np.zeros(0, dtype=np.int64)
         no = np.zeros(0, dtype=bool)
-        return Plan(demand, nothing, np.zeros(0), 0.0, no, no, nothing)
+        return Plan(demand, nothing, np.zeros(0), np.zeros(0), 0.0, no, no, nothing)
     remaining = Remaining.of(demand, outlook)
     whole = _whole_drop(demand, outlook, remaining, rule)
     is_seen = outlook.is_known & outlook.is_timed & ~_is_misleading(outlook, whole)
@@ -157,7 +170,8 @@ def plan_quality(view: ClusterView, demand: Demand, outlook: Outlook, rule: Qual
     seconds = outlook.seconds(everyone, np.maximum(options, 1).astype(np.float64))
     needed = _needed_counts(view, demand, remaining, options, seconds)
     at_least = _gains(view, demand, outlook, remaining, whole, options[:, :1], seconds[:, :1], rule)
-    urgency = np.where(is_seen, at_least[:, 0] / demand.least, np.inf)
+    least_rate = at_least[:, 0] / demand.least
+    urgency = np.where(is_seen, least_rate, np.inf)
     urgency = np.where(needed > demand.least, np.inf, urgency)
     urgency *= np.where(demand.held > 0, rule.hysteresis, 1.0)
     runs = choose_runners(demand, view.num_ranks, urgency, rule.patience_rounds * view.round_s)
@@ -178,7 +192,7 @@ def plan_quality(view: ClusterView, demand: Demand, outlook: Outlook, rule: Qual
     if not outlook.is_timed.all():
         upper = np.where(runs & ~outlook.is_timed, demand.limit, counts)
         counts = share_evenly(counts, upper, demand.weight, view.num_ranks)
-    return Plan(demand, counts, gain, price, runs, runs & ~is_seen, floor)
+    return Plan(demand, counts, gain, least_rate, price, runs, runs & ~is_seen, floor)
 
 
 def _gains(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +25,7 @@ class LasPolicy(AcceptsAll):
     Source: Gu et al., Tiresias, NSDI 2019, section 3.3 (2DAS). A job falls to the next queue
     when its rank-seconds pass `quantum_s`, `quantum_s` * 10, ... ; the lower queue goes
     first, within a queue the order of arrival. A job that waited `patience_rounds` rounds goes to
-    the front
-    (its STARVELIMIT).
+    the front (its STARVELIMIT).
 
     Deviations: jobs are elastic, so each takes up to its limit and the last one served what is
     left (Tiresias' jobs have a fixed size); rank-seconds are divided by the weight.
@@ -56,9 +56,8 @@ class LasPolicy(AcceptsAll):
         demand = Demand.of(view)
         bounds = self.quantum_s * 10.0 ** np.arange(self.num_queues - 1)
         queue = np.searchsorted(bounds, demand.attained_s(view.now) / demand.weight, side="right")
-        patience_s = self.patience_rounds * view.round_s
-        impatient = np.where(demand.waited_s >= patience_s, demand.waited_s, 0.0)
-        order = np.lexsort((np.arange(len(demand)), queue, -impatient))
+        impatience = demand.impatience(self.patience_rounds * view.round_s)
+        order = np.lexsort((np.arange(len(demand)), queue, -impatience))
         return demand.allocation(serve_in_order(demand, order, view.num_ranks))
 
 
@@ -69,8 +68,16 @@ class SrtfPolicy(AcceptsAll):
     Source: the classical rule (Schrage, 1968), as used for training jobs by Optimus and
     Tiresias' comparisons. Remaining iterations are those to the last epoch, or to the target loss
     where one is given; the step time is the learnt one at the job's limit. Jobs of which
-    nothing is known yet go first, so that they become known. There is no bound on waiting.
+    nothing is known yet go first, so that they become known. Deviation: jobs are elastic, each
+    takes up to its limit. There is no bound on waiting, unless `patience_rounds` sets one: a job
+    that waited as long goes first.
     """
+
+    patience_rounds: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not self.patience_rounds > 0:
+            raise ValueError(f"patience_rounds: {self.patience_rounds} is not > 0")
 
     @property
     def name(self) -> str:
@@ -90,7 +97,8 @@ class SrtfPolicy(AcceptsAll):
         remaining = Remaining.of(demand, outlook)
         seconds = outlook.seconds(np.arange(len(demand)), demand.limit.astype(np.float64))
         duration = np.where(outlook.is_timed, remaining.iterations * seconds, 0.0)
-        order = np.lexsort((np.arange(len(demand)), duration))
+        impatience = demand.impatience(self.patience_rounds * view.round_s)
+        order = np.lexsort((np.arange(len(demand)), duration, -impatience))
         return demand.allocation(serve_in_order(demand, order, view.num_ranks))
 
 
@@ -98,9 +106,16 @@ class SrtfPolicy(AcceptsAll):
 class EdfPolicy(AcceptsAll):
     """Earliest deadline first; jobs without a deadline come last, in order of arrival.
 
-    Source: Liu and Layland, 1973. Every job takes up to its limit; deadlines that cannot be
-    met any more are not given up. There is no bound on waiting.
+    Source: Liu and Layland, 1973, there for one processor. Deviations: every job takes up to its
+    limit; deadlines that cannot be met any more are not given up. There is no bound on waiting,
+    unless `patience_rounds` sets one: a job that waited as long goes first.
     """
+
+    patience_rounds: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not self.patience_rounds > 0:
+            raise ValueError(f"patience_rounds: {self.patience_rounds} is not > 0")
 
     @property
     def name(self) -> str:
@@ -114,5 +129,6 @@ class EdfPolicy(AcceptsAll):
     def allocate(self, view: ClusterView) -> Allocation:
         """Workers by job; see the class."""
         demand = Demand.of(view)
-        order = np.lexsort((np.arange(len(demand)), demand.deadlines()))
+        impatience = demand.impatience(self.patience_rounds * view.round_s)
+        order = np.lexsort((np.arange(len(demand)), demand.deadlines(), -impatience))
         return demand.allocation(serve_in_order(demand, order, view.num_ranks))

@@ -14,6 +14,7 @@ from hpcslaq.core.policy import Policy
 from hpcslaq.policies.elasticflow import ElasticFlowPolicy
 from hpcslaq.policies.fair import FairPolicy
 from hpcslaq.policies.fifo import FifoPolicy
+from hpcslaq.policies.oasis.live import OasisElasticPolicy, OasisPolicy
 from hpcslaq.policies.oracle import OracleQualityPolicy, OracleSlaqPolicy
 from hpcslaq.policies.quality import QualityPolicy
 from hpcslaq.policies.queues import EdfPolicy, LasPolicy, SrtfPolicy
@@ -32,6 +33,8 @@ _CLASSES: dict[str, type] = {
     "srtf": SrtfPolicy,
     "edf": EdfPolicy,
     "elasticflow": ElasticFlowPolicy,
+    "oasis": OasisPolicy,
+    "oasis-elastic": OasisElasticPolicy,
     "optimus": OptimusPolicy,
     "maxmin": MaxminPolicy,
     "oracle-slaq": OracleSlaqPolicy,

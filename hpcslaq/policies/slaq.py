@@ -131,7 +131,10 @@ class _Gains:
         return self._weighted(which, loss - following)
 
     def _loss(self, which: Rows, count: Counts) -> Floats:
-        iterations = self.view.round_s * count / self.prediction.work[which]
+        found = self.prediction
+        # Work divides among the workers; that servers come in whole ones is left out.
+        workers = np.maximum((count - found.servers[which]) * found.share[which], 0.0)
+        iterations = self.view.round_s * workers / found.work[which]
         return self.prediction.loss_after(which, iterations)
 
     def _weighted(self, which: Rows, drop: Floats) -> Floats:

@@ -9,6 +9,7 @@ from hpcslaq.core.events import ProgressReported
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.predict.drop import OUTLOOK_COLUMNS, follow_losses, read_outlook
 from hpcslaq.predict.outlook import KNOTS, Outlook
+from hpcslaq.predict.steptime import shape_of
 from hpcslaq.predict.table import JobTable
 
 Floats = NDArray[np.float64]
@@ -40,7 +41,7 @@ class OracleForecaster:
         """Begin to follow a job."""
         if spec.name not in self._table:
             row = self._table.add(spec.name)
-            self._table["timing"][row, 3] = spec.num_chunks
+            self._table["timing"][row, 3:] = shape_of(spec)
 
     def observe(self, report: ProgressReported) -> None:
         """Move to the iteration that was reached."""

@@ -42,7 +42,7 @@ class Outlook:
     widths: Floats
     #: Recent relative error of the predictions in [0, 1].
     error: Floats
-    #: (n, 4): fixed, per_chunk, per_hop seconds and the number of chunks.
+    #: (n, 6): fixed, per_chunk, per_hop seconds, chunks, servers and share of workers.
     timing: Floats
 
     def drop_after(self, which: Rows, iterations: Floats, *, optimism: float = 0.0) -> Floats:
@@ -65,12 +65,11 @@ class Outlook:
         return estimate
 
     def seconds(self, which: Rows, workers: Floats) -> Floats:
-        """Seconds per iteration of `which : (m,)` on `workers : (m,)` or (m, p), > 0."""
+        """Seconds per iteration of `which : (m,)` on `workers : (m,)` or (m, p) ranks, > 0."""
         timing = self.timing[which]
         if workers.ndim == 2:
             timing = timing[:, None, :]
-        fixed, per_chunk, per_hop, chunks = np.moveaxis(timing, -1, 0)
-        return np.maximum(step_seconds(fixed, per_chunk, per_hop, chunks, workers), 1e-9)
+        return np.maximum(step_seconds(timing, workers), 1e-9)
 
 
 def interpolate(table: Floats, which: Rows, iterations: Floats) -> Floats:

@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 from hpcslaq.core.jobs import Convergence
 from hpcslaq.errors import DataError
 from hpcslaq.predict.curves import MIN_POINTS
-from hpcslaq.predict.drop import LossHistory
+from hpcslaq.predict.history import LossHistory
+from hpcslaq.predict.published import published_drops
 from hpcslaq.predict.slaq import predict_curve
 
 Floats = NDArray[np.float64]
 
 #: First iteration from which a prediction is judged.
 START = 6
-PREDICTORS = ("drop", "slaq")
+PREDICTORS = ("drop", "slaq", "slaq-published")
 #: Share of the largest relative errors that is left out of their mean.
 _TRIMMED = 0.01
 
@@ -62,7 +63,7 @@ def parse_losses(text: str, name: str) -> tuple[float, ...]:
         try:
             values = [float(field) for field in fields]
         except ValueError:
-            if losses or number > 1:
+            if losses or number > 1 or not any(letter.isalpha() for letter in line):
                 raise DataError(f"{name}:{number}: {line.strip()[:80]!r} is not a number") from None
             continue
         if len(values) > 2:
@@ -93,8 +94,9 @@ def replay_losses(
 ) -> tuple[HorizonErrors, ...]:
     """Errors per horizon, predicting from iteration START on.
 
-    `convergence` is the curve family of predictor "slaq", `target_loss` serves "drop". Raises
-    ValueError on an unknown predictor or a horizon below 1.
+    `convergence` is the curve family of predictors "slaq" and "slaq-published" (the same fit as the
+    authors' code solves it, slowly), `target_loss` serves "drop". Raises ValueError on an unknown
+    predictor or a horizon below 1.
     """
     if predictor not in PREDICTORS:
         raise ValueError(f"predictor: {predictor!r} (valid: {', '.join(PREDICTORS)})")
@@ -103,10 +105,13 @@ def replay_losses(
             raise ValueError(f"horizon: {horizon} < 1")
     ahead = np.array(horizons, dtype=np.float64)
     loss = np.asarray(losses, dtype=np.float64)
+    widths: Floats | None = None
     if predictor == "drop":
         drops, widths = _follow_drops(loss, ahead, target_loss)
+    elif predictor == "slaq":
+        drops = _refit_curves(loss, ahead, convergence)
     else:
-        drops, widths = _refit_curves(loss, ahead, convergence), None
+        drops = np.nan_to_num(published_drops(convergence, loss, ahead)[0])
     return tuple(
         _judge(loss, horizon, drops[:, i], None if widths is None else widths[:, i])
         for i, horizon in enumerate(horizons)
@@ -115,12 +120,13 @@ def replay_losses(
 
 def _follow_drops(loss: Floats, ahead: Floats, target: float | None) -> tuple[Floats, Floats]:
     """Signed drops and half-widths, (N, horizons), row k - 1 after k losses."""
-    history = LossHistory(target)
+    history = LossHistory(ahead, target)
     drops, widths = np.zeros((len(loss), len(ahead))), np.zeros((len(loss), len(ahead)))
     for index, value in enumerate(loss.tolist()):
         history.observe((value,))
         if index + 1 >= START:
-            drops[index], widths[index] = history.drops(ahead)
+            found = history.answer()
+            drops[index], widths[index] = found.drops[0], found.widths[0]
     return drops, widths
 
 

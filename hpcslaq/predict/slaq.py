@@ -24,6 +24,7 @@ from hpcslaq.predict.curves import (
     fit_curve,
     resample,
 )
+from hpcslaq.predict.steptime import shape_of, workers_among
 from hpcslaq.predict.table import JobTable, Rows
 
 Floats = NDArray[np.float64]
@@ -87,6 +88,9 @@ class SlaqPrediction:
     scale: Floats
     #: Mean worker-seconds per iteration, > 0.
     work: Floats
+    #: How many of a job's ranks do not work: so many, and of the rest all but this share.
+    servers: Floats
+    share: Floats
     kind: Floats
     params: Floats
     newest: Floats
@@ -131,6 +135,8 @@ class SlaqForecaster:
                 "largest_drop": 0.0,
                 "seconds": 0.0,
                 "iterations": 0.0,
+                "servers": 0.0,
+                "share": 1.0,
                 "fit_due": float(MIN_POINTS),
             }
         )
@@ -141,7 +147,8 @@ class SlaqForecaster:
     def add(self, spec: JobSpec) -> None:
         """Begin to follow a job; one that is followed already keeps its history."""
         if spec.name not in self._table:
-            self._table.add(spec.name)
+            row = self._table.add(spec.name)
+            _, self._table["servers"][row], self._table["share"][row] = shape_of(spec)
             self._history[spec.name] = deque(maxlen=_HISTORY)
             self._family[spec.name] = spec.convergence
 
@@ -149,6 +156,8 @@ class SlaqForecaster:
         """Begin to follow a job that is expected to go on as `job` does now."""
         self.add(spec)
         self._table.copy_row(job, spec.name)
+        row = self._table.row(spec.name)
+        _, self._table["servers"][row], self._table["share"][row] = shape_of(spec)
 
     def discard(self, job: str) -> None:
         """Forget a job."""
@@ -160,7 +169,9 @@ class SlaqForecaster:
         """Take in a report; iterations known already (repeated after a fault) are skipped."""
         table, job = self._table, report.job
         row, history = table.row(job), self._history[job]
-        table["seconds"][row] += report.seconds * report.num_workers
+        ranks = np.array(float(report.num_workers))
+        workers = float(workers_among(ranks, table["servers"][row], table["share"][row]))
+        table["seconds"][row] += report.seconds * workers
         table["iterations"][row] += len(report.losses)
         known = int(table["newest"][row])
         fresh = report.losses[max(0, known + 1 - report.first_iteration) :]
@@ -196,6 +207,8 @@ class SlaqForecaster:
             last_loss=table["last"][rows],
             scale=np.where(scale > 0.0, scale, 1.0),
             work=np.maximum(work, 1e-9),
+            servers=table["servers"][rows],
+            share=table["share"][rows],
             kind=kind,
             params=table["params"][rows],
             newest=table["newest"][rows],

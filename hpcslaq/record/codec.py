@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from hpcslaq.core.commands import Command
 from hpcslaq.core.events import Event
 from hpcslaq.core.jobs import JobSpec
+from hpcslaq.core.utility import UtilityCurve
 from hpcslaq.errors import HpcslaqError
 
 #: Turns a checked value into a JSON-able one, or back. Raises CodecError.
@@ -192,9 +193,13 @@ def load_json(text: str | bytes) -> Any:
         raise CodecError(f"not JSON: {error}") from None
 
 
+#: What a job as it was asked for consists of.
+JOB_CLASSES = (JobSpec, UtilityCurve)
+
+
 def journal_codec() -> Codec:
     """A codec of all events, all commands and JobSpec."""
-    return Codec([JobSpec, *typing.get_args(Event), *typing.get_args(Command)])
+    return Codec([*JOB_CLASSES, *typing.get_args(Event), *typing.get_args(Command)])
 
 
 class LineCodec:

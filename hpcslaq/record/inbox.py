@@ -22,7 +22,7 @@ from pathlib import Path
 
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.errors import HpcslaqError
-from hpcslaq.record.codec import Codec
+from hpcslaq.record.codec import JOB_CLASSES, Codec
 from hpcslaq.record.files import make_directory, write_atomic
 
 _log = logging.getLogger("hpcslaq.record")
@@ -69,7 +69,7 @@ class CloseRequest:
 
 
 Request = SubmitRequest | CancelRequest | WeightRequest | CloseRequest
-_CODEC = Codec((JobSpec, SubmitRequest, CancelRequest, WeightRequest, CloseRequest))
+_CODEC = Codec((*JOB_CLASSES, SubmitRequest, CancelRequest, WeightRequest, CloseRequest))
 
 
 class RequestError(HpcslaqError):

@@ -16,6 +16,7 @@ from typing import Any
 
 from hpcslaq.core.jobs import Convergence, JobSpec
 from hpcslaq.errors import HpcslaqError, JobFileError
+from hpcslaq.record.jobsync import SYNC_FIELDS, read_sync, sync_document
 from hpcslaq.record.schema import (
     Field,
     FieldType,
@@ -28,6 +29,7 @@ from hpcslaq.record.schema import (
 )
 from hpcslaq.record.sweep import MAX_JOBS, expand_sweep
 from hpcslaq.record.tomlfile import parse_toml, read_text
+from hpcslaq.record.utilities import read_utility, utility_table
 
 #: Cap on the passes of a job that has a stop rule but no `epochs`.
 DEFAULT_MAX_EPOCHS = 1000
@@ -51,6 +53,8 @@ class ModelEntry:
     validate: Validator = _no_options
     #: The convergence class, or a function of the (checked) options that gives it.
     convergence: Convergence | Callable[[Mapping[str, object]], Convergence] = Convergence.SUBLINEAR
+    #: Why parameter servers cannot train it with these (checked) options; "": they can.
+    sync_problem: Callable[[Mapping[str, object]], str] = lambda options: ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +141,11 @@ _JOB_FIELDS = {
     "patience": Field(FieldType.INTEGER, least=1, most=_MAX_COUNT),
     "deadline": Field(FieldType.DURATION, above=0),
     "seed": Field(FieldType.INTEGER, least=0, most=_MAX_SEED),
+    **SYNC_FIELDS,
 }
 _REFERENCE_FIELD = Field(FieldType.NUMBER)
 _SELF_CHECK_FIELD = Field(FieldType.FLAG)
-_JOB_KEYS = ("name", *_JOB_FIELDS, "options", "sweep", "reference", "self_check")
+_JOB_KEYS = ("name", *_JOB_FIELDS, "options", "utility", "sweep", "reference", "self_check")
 #: Field of RunOptions or JobSpec by key of the file, where they differ.
 _FIELD_OF_KEY = {
     "round": "round_s",
@@ -152,6 +157,7 @@ _FIELD_OF_KEY = {
     "epochs": "max_epochs",
     "arrival": "arrival_s",
     "deadline": "deadline_s",
+    "servers": "num_servers",
 }
 _KEY_OF_FIELD = {name: key for key, name in _FIELD_OF_KEY.items()}
 
@@ -231,6 +237,9 @@ def to_document(job_file: JobFile) -> dict[str, object]:
         job: dict[str, object] = {"name": spec.name}
         for key in _JOB_FIELDS:
             job[key] = getattr(spec, _FIELD_OF_KEY.get(key, key))
+        if spec.utility is not None:
+            job["utility"] = utility_table(spec.utility)
+        job |= sync_document(spec)
         job["self_check"] = spec.name in job_file.self_checks
         job["reference"] = dict(job_file.references.get(spec.name, {}))
         jobs.append({**job, "options": dict(spec.options)})
@@ -363,6 +372,8 @@ class _JobReader:
                 raise place.unknown(key, element, valid)
             if key == "options":
                 as_table(element, place.at(key))
+            elif key == "utility":
+                read_utility(element, place.at(key))
             elif key == "self_check":
                 _SELF_CHECK_FIELD.check(element, place.at(key))
             else:
@@ -435,12 +446,14 @@ class _JobReader:
         for key, element in options.items():
             options[key] = plain_value(element, place.at("options").at(key))
         checked = validated(entry.validate, options, place.at("options"))
+        utility = table.get("utility")
         values = {
             "chunks": self.catalogue.default_chunks,
             "epochs": DEFAULT_MAX_EPOCHS,
             "seed": self.run.seed,
             **values,
         }
+        read_sync(values, entry.sync_problem(checked), place)
         kind = entry.convergence
         fields = {_FIELD_OF_KEY.get(key, key): element for key, element in values.items()}
         try:
@@ -448,6 +461,7 @@ class _JobReader:
                 name=name,
                 convergence=kind if isinstance(kind, Convergence) else kind(checked),
                 options=checked,
+                utility=None if utility is None else read_utility(utility, place.at("utility")),
                 **fields,
             )
         except ValueError as error:

@@ -53,6 +53,7 @@ class JobSummary:
         "metrics",
         "model_digest",
         "num_checkpoints",
+        "num_pauses",
         "promised",
         "reason",
         "recent",
@@ -88,8 +89,10 @@ class JobSummary:
         self.loss_digest: str | None = None
         self.model_digest: str | None = None
         self.metrics: dict[str, float] = {}
-        #: Times that the group changed while the job was running.
+        #: Times that the group changed while the job was running; starts are not counted.
         self.regroups = 0
+        #: Times that the job gave back all its ranks without having ended.
+        self.num_pauses = 0
         self.num_checkpoints = 0
         self.checkpoint_bytes = 0
         self.checkpoint_at: float | None = None
@@ -235,6 +238,7 @@ class JobSummary:
 
     def _paused(self, now: float, event: ev.JobPaused) -> None:
         self.move(Trigger.PAUSED, now)
+        self.num_pauses += 1
         self.close_group(now)
 
     def _finished(self, now: float, event: ev.JobFinished) -> None:
@@ -297,6 +301,7 @@ class JobSummary:
             "metrics": {name: finite(value) for name, value in self.metrics.items()},
             "weight": finite(self.weight),
             "regroups": self.regroups,
+            "pauses": self.num_pauses,
             "members": list(self.members),
             "rank_seconds": self.rank_seconds(now),
             "submitted_at": self.submitted_at,

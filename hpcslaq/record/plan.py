@@ -6,15 +6,15 @@ out, each data set by the directory of its prepared form.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.errors import HpcslaqError
-from hpcslaq.record.codec import Codec
+from hpcslaq.record.codec import JOB_CLASSES, Codec
 from hpcslaq.record.rundir import RunDirectory, RunDirectoryError
 
-_CODEC = Codec((JobSpec,))
+_CODEC = Codec(JOB_CLASSES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +65,59 @@ class RunPlan:
         """
         return _essence(self) == _essence(other)
 
+    def first_difference(self, present: RunPlan) -> tuple[str, str]:
+        """The first key in which the work differs, and both values in words; empty if in none."""
+        asked, there = _essence(self), _essence(present)
+        names = {job.name: job for job in there.jobs}
+        for job in asked.jobs:
+            if job.name not in names:
+                return f'job "{job.name}"', "the run has no such job"
+            for name, mine, theirs in _unequal(job, names.pop(job.name)):
+                return f'job "{job.name}".{name}', f"{mine!r}, and the run has {theirs!r}"
+        if names:
+            return f'job "{next(iter(names))}"', "the run has it, and it is not in this file"
+        for name, mine, theirs in _unequal(asked, there):
+            if name == "jobs":
+                return "job", "the run has the same jobs in another order"
+            return name, f"{mine!r}, and the run has {theirs!r}"
+        return "", ""
+
     @classmethod
     def read(cls, run: RunDirectory) -> RunPlan:
         """The plan that `write` wrote."""
         document = run.read_run_toml()
         try:
-            return cls(
-                jobs=tuple(_CODEC.from_json(job) for job in document["job"]),
-                data_paths={key: item["path"] for key, item in document["data"].items()},
-                job_file=document["job_file"],
-                references=document.get("reference", {}),
-                self_checks=tuple(document.get("self_checks", ())),
-                **{name: document["run"][name] for name in _SETTINGS},
+            plan: RunPlan = Codec((JobSpec, cls)).from_json(
+                {
+                    "type": cls.__name__,
+                    "jobs": document["job"],
+                    "data_paths": {key: item["path"] for key, item in document["data"].items()},
+                    "job_file": document["job_file"],
+                    "references": document.get("reference", {}),
+                    "self_checks": document.get("self_checks", []),
+                    **{name: document["run"][name] for name in _SETTINGS},
+                }
             )
-        except (KeyError, TypeError, HpcslaqError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, HpcslaqError) as error:
             raise RunDirectoryError(f"{run.run_toml}: is damaged: {error!r}") from None
+        return plan
+
+
+def _unequal(mine: object, theirs: object) -> Iterator[tuple[str, object, object]]:
+    """Name and both values of each field of two dataclasses, or key of their mappings, that differ.
+
+    A mapping that differs is followed by the name of its key: options.l2.
+    """
+    for item in fields(mine):  # type: ignore[arg-type]
+        one, other = getattr(mine, item.name), getattr(theirs, item.name)
+        if one == other:
+            continue
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            for key in dict.fromkeys([*one, *other]):
+                if one.get(key) != other.get(key):
+                    yield f"{item.name}.{key}", one.get(key), other.get(key)
+        else:
+            yield item.name, one, other
 
 
 def _essence(plan: RunPlan) -> RunPlan:

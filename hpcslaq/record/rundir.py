@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import secrets
 import stat
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -32,6 +33,7 @@ _SUBDIRECTORIES = ("inbox", "checkpoints", "models", "logs")
 _SUBMISSION_FILES = ("batch.sh", "slurm.json")
 _BATCH_LOG = re.compile(r"slurm-[0-9_]+\.out")
 _MAX_RUN_TOML_BYTES = 256 * 2**20
+_MAX_OWNER_BYTES = 100
 _MAX_RESULT_BYTES = 256 * 2**20
 
 
@@ -107,13 +109,18 @@ class RunDirectory:
     def open_existing(cls, path: Path) -> RunDirectory:
         """The run in this directory.
 
-        Raises NotFoundError, naming the path, where there is none, and RunDirectoryError
-        where one of its directories was replaced by a link or a file.
+        Raises NotFoundError, naming the path, where there is none or it has not started, and
+        RunDirectoryError where one of its directories was replaced by a link or a file.
         """
         run = cls(path.absolute())
         if not run.path.is_dir():
             raise NotFoundError(f"{path}: there is no such run directory")
         if not cls.is_run(run.path):
+            if run.slurm_json.exists():
+                raise NotFoundError(
+                    f"{path}: the run has not started; how its Slurm job stands: "
+                    f"hpcslaq status {path} --slurm"
+                )
             raise NotFoundError(f"{path}: is not a run directory (it has no run.toml)")
         run._check_subdirectories()
         return run
@@ -179,6 +186,11 @@ class RunDirectory:
     def result_json(self) -> Path:
         """Written last by the coordinator: without it the run did not end by itself."""
         return self.path / "result.json"
+
+    @property
+    def owner(self) -> Path:
+        """Which start of the run may write here."""
+        return self.path / "owner"
 
     @property
     def coordinator_log(self) -> Path:
@@ -251,6 +263,17 @@ class RunDirectory:
                 f"{self.run_toml}: format: expected {FORMAT}, found {document.get('format')!r}"
             )
         return document
+
+    def claim(self) -> None:
+        """Make this start of the run the owner: ranks of earlier ones write no more."""
+        write_atomic(self.owner, secrets.token_hex(16).encode() + b"\n")
+
+    def read_owner(self) -> bytes | None:
+        """What the newest `claim` wrote; None where there is none, or none can be read."""
+        try:
+            return _read_bounded(self.owner, _MAX_OWNER_BYTES)
+        except HpcslaqError:
+            return None
 
     def write_result(self, result: Mapping[str, object]) -> None:
         """Write `result.json`, in one piece; the last thing that a run does."""

@@ -49,6 +49,8 @@ class Field:
     above: float | None = None
     most: float | None = None
     choices: tuple[object, ...] = ()
+    #: A word that may stand instead of a value of the type.
+    word: str | None = None
     #: Also a list of such values is taken.
     is_list: bool = False
 
@@ -59,6 +61,10 @@ class Field:
         return self._check_one(value, place)
 
     def _check_one(self, value: object, place: Place) -> object:
+        if self.word is not None and isinstance(value, str):
+            if value != self.word:
+                raise place.error(f"must be {self.type.value} or {self.word!r}", value=value)
+            return value
         checked = _convert(self.type, value, place)
         if self.choices and checked not in self.choices:
             raise place.error("unknown value", value=value, valid=self.choices)

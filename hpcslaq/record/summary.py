@@ -136,6 +136,7 @@ class RunSummary:
             "makespan_s": self.makespan_s,
             "incarnations": self.incarnations,
             "regroups": sum(job.regroups for job in self.jobs.values()),
+            "pauses": sum(job.num_pauses for job in self.jobs.values()),
             "regroup_s": finite(self.regroup_s),
             "rank_seconds": self.rank_seconds,
             "usage_s": {

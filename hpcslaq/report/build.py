@@ -16,11 +16,13 @@ from hpcslaq.core.coordinator import EXIT_JOB_FAILED, EXIT_OK, EXIT_STOPPED_EARL
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.record.codec import Entry
 from hpcslaq.record.jobsummary import JobSummary
+from hpcslaq.record.jobsync import sync_document
 from hpcslaq.record.journal import JournalTail
 from hpcslaq.record.plan import RunPlan
 from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.record.summary import BUCKETS, RunSummary
 from hpcslaq.report.history import History
+from hpcslaq.report.oasis import PlanHistory, describe_plans, earned_by
 
 #: Kinds of rank-time of a job in which it does not train.
 LOST_KINDS = ("regroup", "checkpoint", "control", "load")
@@ -54,6 +56,7 @@ class RunReader:
         self.plan = RunPlan.read(run)
         self.summary = RunSummary(self.plan.policy)
         self.history = History()
+        self.plans = PlanHistory()
         self._tail = JournalTail(run.journal)
         self._self_checks = frozenset(self.plan.self_checks)
         self._versions: dict[str, str] = run.read_run_toml()["versions"]
@@ -77,6 +80,7 @@ class RunReader:
         return {
             "run": self._describe_run(self.run.read_result()),
             "jobs": [self._describe_job(spec) for spec in self._specs()],
+            "oasis": describe_plans(self.plans, self.summary, self.plan.round_s),
             "events": _counts(self.history, ev),
             "commands": _counts(self.history, cmd),
         }
@@ -90,6 +94,7 @@ class RunReader:
                 self._regroup_seconds.append(item.seconds)
         self.summary.fold(*entry)
         self.history.fold(entry.now, item)
+        self.plans.fold(item)
 
     def _specs(self) -> Iterable[JobSpec]:
         """The jobs as planned, then those that were submitted besides."""
@@ -127,12 +132,19 @@ class RunReader:
             "wall_s": given.get("wall_s", summary.now),
             "makespan_s": summary.makespan_s,
             "regroups": sum(job.regroups for job in summary.jobs.values()),
+            "pauses": sum(job.num_pauses for job in summary.jobs.values()),
             "regroup_p50_s": percentile(self._regroup_seconds, 0.5),
             "regroup_p99_s": percentile(self._regroup_seconds, 0.99),
             "regroup_max_s": max(self._regroup_seconds, default=None),
             **{key: given.get(key) for key in _RESULT_KEYS},
             **_rank_time(summary),
         }
+
+    def _utility(self, job: JobSummary | None) -> float | None:
+        """What the job earned; None where its file does not say what it is worth."""
+        if job is None or job.spec.utility is None:
+            return None
+        return earned_by(job, self.plan.round_s)
 
     def _describe_job(self, spec: JobSpec) -> dict[str, Any]:
         known = self._described.get(spec.name)
@@ -163,9 +175,13 @@ class RunReader:
             "max_epochs": spec.max_epochs,
             "min_workers": spec.min_workers,
             "max_workers": spec.worker_limit,
+            "max_ranks": spec.rank_limit,
+            **sync_document(spec),
             "arrival_s": spec.arrival_s,
             "target_loss": spec.target_loss,
             "deadline_s": deadline_s,
+            "utility": self._utility(job),
+            "peak_utility": None if spec.utility is None else spec.utility.at(0.0),
             "is_deadline_met": is_met,
             "seed": spec.seed,
             "options": {key: _plain(value) for key, value in spec.options.items()},
@@ -178,6 +194,8 @@ class RunReader:
 
 def build_report(run: RunDirectory) -> dict[str, Any]:
     """What happened in a run: `run`, `jobs` (in the order of the plan), `events`, `commands`.
+
+    `oasis` is None, or what a policy that plans ahead promised and what came of it.
 
     Times are in seconds (since run start where they end in `_at`). Raises NotFoundError,
     RunDirectoryError or JournalError where the directory cannot be read.

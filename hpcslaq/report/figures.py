@@ -69,7 +69,7 @@ def draw_all(
         "a tick ends a job, a cross one that failed": groups_figure(summary, history),
         "Where the workers' time went": rank_time_figure(rank_time),
     }
-    return {caption: _png(figure) for caption, figure in figures.items() if figure is not None}
+    return {caption: to_png(figure) for caption, figure in figures.items() if figure is not None}
 
 
 def losses_figure(history: History) -> Figure | None:
@@ -77,7 +77,7 @@ def losses_figure(history: History) -> Figure | None:
     curves = {name: curve.normalised() for name, curve in history.curves.items()}
     if not any(curves.values()):
         return None
-    figure, axes = _figure(3.8)
+    figure, axes = new_figure(3.8)
     colours = _colours(history)
     drawn = {name: _thinned(points, len(curves)) for name, points in curves.items() if points}
     if len(curves) > _CROWD:
@@ -138,7 +138,7 @@ def workers_figure(summary: RunSummary, history: History) -> Figure | None:
     segments = {name: job.segments for name, job in summary.jobs.items()}
     if not any(segments.values()):
         return None
-    figure, axes = _figure(3.4)
+    figure, axes = new_figure(3.4)
     colours = _colours(history)
     if len(segments) > _CROWD:
         most = _fill_crowd(axes, segments, colours, history.now)
@@ -155,7 +155,7 @@ def workers_figure(summary: RunSummary, history: History) -> Figure | None:
         label="workers there",
     )
     axes.set_ylim(0, max(most, *(count for _, count in limits), 1) * 1.06)
-    axes.yaxis.set_major_locator(_whole_numbers())
+    axes.yaxis.set_major_locator(whole_numbers())
     axes.set_ylabel("workers (ranks)")
     _time_axis(axes, history)
     _legend(figure, axes, history)
@@ -216,7 +216,7 @@ def groups_figure(summary: RunSummary, history: History) -> Figure | None:
     most = max((len(s.members) for job in jobs for s in job.segments), default=0)
     if most == 0:
         return None
-    figure, axes = _figure(min(1.1 + 0.26 * len(jobs), 1.6 + 0.17 * len(jobs)))
+    figure, axes = new_figure(min(1.1 + 0.26 * len(jobs), 1.6 + 0.17 * len(jobs)))
     # From the third of the scale on: the lightest blues vanish on white.
     scale = ListedColormap(colormaps["Blues"]([0.3 + 0.7 * i / 255 for i in range(256)]))
     shades = ScalarMappable(Normalize(1, max(most, 2)), scale)
@@ -224,13 +224,13 @@ def groups_figure(summary: RunSummary, history: History) -> Figure | None:
         _draw_job(axes, row, job, history.now, shades.to_rgba)
     axes.set_ylim(len(jobs) - 0.4, -0.6)
     size = 8 if len(jobs) <= 30 else 6
-    axes.set_yticks(range(len(jobs)), [_short(job.spec.name) for job in jobs], fontsize=size)
+    axes.set_yticks(range(len(jobs)), [short_name(job.spec.name) for job in jobs], fontsize=size)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     _time_axis(axes, history)
     bar = figure.colorbar(shades, ax=axes, pad=0.015, fraction=0.03, aspect=30)
     bar.set_label("workers (ranks)")
-    bar.locator = _whole_numbers()
+    bar.locator = whole_numbers()
     bar.update_ticks()
     return figure
 
@@ -241,7 +241,7 @@ def rank_time_figure(rank_time: Mapping[str, float]) -> Figure | None:
     total = math.fsum(values)
     if not total > 0:
         return None
-    figure, axes = _figure(2.7)
+    figure, axes = new_figure(2.7)
     rows = range(len(KINDS))
     colours = []
     for kind in KINDS:
@@ -260,7 +260,8 @@ def rank_time_figure(rank_time: Mapping[str, float]) -> Figure | None:
     return figure
 
 
-def _figure(height_in: float) -> tuple[Figure, Axes]:
+def new_figure(height_in: float) -> tuple[Figure, Axes]:
+    """An empty figure with one set of axes, drawn without a display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -274,7 +275,8 @@ def _figure(height_in: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _png(figure: Figure) -> bytes:
+def to_png(figure: Figure) -> bytes:
+    """The figure as a PNG image."""
     buffer = io.BytesIO()
     # No date and no version inside: the same run gives the same bytes.
     figure.savefig(buffer, format="png", metadata={"Software": None})
@@ -283,9 +285,13 @@ def _png(figure: Figure) -> bytes:
 
 def _colours(history: History) -> dict[str, Any]:
     """A colour for each job, by order of arrival."""
+    return palette(list(history.curves))
+
+
+def palette(names: Sequence[str]) -> dict[str, Any]:
+    """A colour for each of these jobs, in order."""
     from matplotlib import colormaps
 
-    names = list(history.curves)
     if len(names) <= len(_PALETTE):
         return dict(zip(names, _PALETTE, strict=False))
     scale = colormaps["viridis"]
@@ -304,7 +310,7 @@ def _legend(figure: Figure, axes: Axes, history: History) -> None:
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(
             handles,
-            [_short(label) for label in labels],
+            [short_name(label) for label in labels],
             loc="outside right upper",
             fontsize=8,
             frameon=False,
@@ -314,11 +320,12 @@ def _legend(figure: Figure, axes: Axes, history: History) -> None:
     shades = ScalarMappable(Normalize(1, num), scale)
     bar = figure.colorbar(shades, ax=axes, pad=0.015, fraction=0.03, aspect=30)
     bar.set_label("job, by arrival")
-    bar.locator = _whole_numbers()
+    bar.locator = whole_numbers()
     bar.update_ticks()
 
 
-def _whole_numbers() -> Locator:
+def whole_numbers() -> Locator:
+    """Ticks at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(integer=True)
@@ -368,7 +375,7 @@ def _mean_curve(
     return times[begun].tolist(), means.tolist()
 
 
-def _short(name: str, most: int = 28) -> str:
+def short_name(name: str, most: int = 28) -> str:
     """A name that fits beside an axis; matplotlib is kept from reading it as mathematics."""
     short = name if len(name) <= most else name[: most - 9] + "…" + name[-8:]
     return short.replace("$", r"\$")

@@ -16,12 +16,14 @@ from hpcslaq.record.files import write_atomic
 from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.report import figures
 from hpcslaq.report.build import RunReader
+from hpcslaq.report.oasisfigures import plan_figures
 from hpcslaq.report.text import (
     TextTable,
     environment,
     facts,
     headline,
     job_table,
+    plan_table,
     problems,
     rank_time_table,
     result_table,
@@ -66,9 +68,14 @@ def write_html(reader: RunReader) -> Path:
     Raises OSError where it cannot be written (the former page stays).
     """
     report = reader.report()
-    images: Mapping[str, bytes] | None = None
+    images: dict[str, bytes] | None = None
     if figures.has_matplotlib():
         images = figures.draw_all(reader.summary, reader.history, report["run"]["rank_time_s"])
+        if report["oasis"] is not None:
+            images |= {
+                caption: figures.to_png(figure)
+                for caption, figure in plan_figures(report["oasis"]).items()
+            }
     page = render_page(report, images, _plan_text(reader.run))
     write_atomic(reader.run.report_html, page.encode())
     return reader.run.report_html
@@ -92,6 +99,7 @@ def render_page(
         *_problems(report),
         "<h2>Jobs</h2>",
         _table(job_table(report, all_metrics=True)),
+        *_plans(report),
         "<h2>Results</h2>",
         "<p>SHA-256 of the sequence of losses and of the parameters; point at one to see all of "
         "it.</p>",
@@ -124,6 +132,18 @@ def _problems(report: Mapping[str, Any]) -> Iterable[str]:
             yield f"<details><summary>traceback</summary><pre>{trace}</pre></details>"
 
 
+def _plans(report: Mapping[str, Any]) -> Iterable[str]:
+    if report["oasis"] is None:
+        return
+    yield "<h2>Plans and utility</h2>"
+    yield (
+        "<p>Slots are rounds, counted from the start of the run. The bound is what no schedule "
+        "of the jobs that were offered could have surpassed by the end of the run, by weak "
+        "duality, with the step times that were estimated then.</p>"
+    )
+    yield _table(plan_table(report))
+
+
 def _images(images: Mapping[str, bytes] | None) -> Iterable[str]:
     if images is None:
         yield f"<p>{_NO_FIGURES}</p>"
@@ -150,6 +170,11 @@ def _reproduce(report: Mapping[str, Any], plan_text: str) -> Iterable[str]:
         "parameters) are expected from the same job file, data, processor type and library "
         "versions.</p>"
     )
+    if any(job["staleness"] for job in report["jobs"]):
+        yield (
+            "<p>Not so for jobs with staleness: the order in which their parameter servers take "
+            "the workers' pushes is another in each run, and so are the bits.</p>"
+        )
     if plan_text:
         yield (
             "<details><summary>run.toml: everything that was asked for, resolved</summary>"

@@ -38,7 +38,7 @@ def run_eta_s(report: Mapping[str, Any], now: float) -> float | None:
     costs = [job["rank_seconds"] / job["epochs"] * job["max_epochs"] for job in begun]
     mean = math.fsum(costs) / len(costs)
     # Rank-seconds, and the most workers that a job can use, however many are idle.
-    left = [(_rank_seconds_left(job), min(workers, job["max_workers"])) for job in jobs]
+    left = [(_rank_seconds_left(job), min(workers, job["max_ranks"])) for job in jobs]
     total = math.fsum(mean if cost is None else cost for cost, _ in left)
     longest = max((cost / most for cost, most in left if cost is not None), default=0.0)
     arrivals = [job["arrival_s"] - now for job in jobs if job["submitted_at"] is None]

@@ -70,7 +70,7 @@ def facts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     run = report["run"]
     found = [
         ("makespan", seconds(run["makespan_s"])),
-        ("regroups", _regroups(run)),
+        ("regroups of running jobs", _regroups(run)),
         ("rank-time lost outside training", percent(run["lost_share"], 2)),
         ("idle rank-time", percent(run["rank_time_share"]["idle"], 1)),
     ]
@@ -78,6 +78,11 @@ def facts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ticks = f"{seconds(run['tick_p50_s'])} (p50), {seconds(run['tick_p99_s'])} (p99)"
         found.append(("coordinator's tick", ticks))
         found.append(("job communicators", _communicators(run)))
+    if report["oasis"] is not None:
+        found += _plan_facts(report["oasis"])
+    elif any(job["utility"] is not None for job in report["jobs"]):
+        earned = sum(job["utility"] or 0.0 for job in report["jobs"])
+        found.append(("utility", f"{number(earned)} earned"))
     if run["starts"] > 1:
         found.append(("starts", str(run["starts"])))
     if run["stop_reason"]:
@@ -137,12 +142,64 @@ def result_table(report: Mapping[str, Any]) -> TextTable:
             job["data"],
             str(job["iterations"]),
             job["reason"] or _NONE,
-            job["loss_digest"] or _NONE,
-            job["model_digest"] or _NONE,
+            *_digests(job),
         )
         for job in report["jobs"]
     )
     return TextTable(columns, (False, False, True, False, False, False), rows)
+
+
+def plan_table(report: Mapping[str, Any]) -> TextTable:
+    """A row for each job that was offered a schedule: promised and actual end, utility."""
+    columns = (
+        *("job", "decision", "arrived", "decided", "promised", "ended", "late", "replanned"),
+        *("peak", "planned utility", "utility"),
+    )
+    rows = tuple(
+        (
+            job["name"],
+            job["standing"],
+            *(
+                _NONE if job[key] is None else str(job[key])
+                for key in (
+                    "arrival_slot",
+                    "decided_slot",
+                    "promised_slot",
+                    "end_slot",
+                    "late_slots",
+                    "revisions",
+                )
+            ),
+            f"{job['peak']:.4g}",
+            number(job["planned_utility"]),
+            number(job["utility"]),
+        )
+        for job in report["oasis"]["jobs"]
+    )
+    return TextTable(columns, (False, False, *([True] * 9)), rows)
+
+
+def _plan_facts(oasis: Mapping[str, Any]) -> list[tuple[str, str]]:
+    bound, ratio = oasis["bound"], oasis["certified_ratio"]
+    utility = f"{number(oasis['utility'])} earned, {number(oasis['planned_utility'])} planned"
+    if bound is not None:
+        utility += f"; no schedule earns more than {number(bound)}"
+    promised = "-" if oasis["promised_ratio"] is None else f"{oasis['promised_ratio']:.2f}"
+    certified = _NONE if ratio is None else f"{ratio:.3f}"
+    return [
+        ("utility", utility),
+        ("certified ratio", f"{certified} (2 alpha = {promised})"),
+    ]
+
+
+def _digests(job: Mapping[str, Any]) -> tuple[str, str]:
+    """Digests of losses and model, or why another run would have others."""
+    if job["loss_digest"] is None:
+        return _NONE, _NONE
+    if job["staleness"]:
+        why = f"none: staleness {job['staleness']}"
+        return why, why
+    return job["loss_digest"], job["model_digest"]
 
 
 def rank_time_table(report: Mapping[str, Any]) -> TextTable:
@@ -225,7 +282,8 @@ def _regroups(run: Mapping[str, Any]) -> str:
     text = str(run["regroups"])
     if run["regroup_p50_s"] is not None:
         text += f" ({seconds(run['regroup_p50_s'])} p50, {seconds(run['regroup_max_s'])} longest)"
-    return text
+    pauses = run["pauses"]
+    return f"{text}; {pauses} {'pause' if pauses == 1 else 'pauses'}" if pauses else text
 
 
 def _communicators(run: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ again while it handles an event.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -25,7 +25,7 @@ from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
 from hpcslaq.sim.engine import Engine
 from hpcslaq.sim.jobs import FAILS, SimJob
-from hpcslaq.sim.scaling import Delays, PlacedStepTime, noise_factors
+from hpcslaq.sim.scaling import Delays, PlacedStepTime, ScalingModel, noise_factors
 
 #: Part of an iteration by which it may be incomplete and still counts: rounding of times.
 _ROUNDING = 1e-9
@@ -240,8 +240,9 @@ class Cluster:
 
     def _step_s(self, run: RunningJob) -> float:
         step_time = run.truth.step_time
-        if not isinstance(step_time, PlacedStepTime):
-            return step_time.seconds(len(run.members))
+        # The type first: asking a protocol takes microseconds.
+        if type(step_time) is ScalingModel or not isinstance(step_time, PlacedStepTime):
+            return step_time.seconds(run.truth.spec.workers_among(len(run.members)))
         on_host = Counter(self._hosts.get(rank, "") for rank in run.members)
         return step_time.seconds_on(tuple(sorted(on_host.values(), reverse=True)))
 
@@ -332,7 +333,7 @@ class Cluster:
                     truth.name,
                     run.generation,
                     first_iteration=first + 1,
-                    losses=tuple(map(float, truth.losses[first:done])),
+                    losses=_plain(truth.losses[first:done]),
                     epochs=done // truth.iterations_per_epoch,
                     seconds=(run.work_until(done) - run.work_until(first)) * run.step_s,
                     num_workers=len(run.members),
@@ -345,6 +346,10 @@ class Cluster:
 
     def _later(self, delay: float, action: Callable[[], None]) -> None:
         self._engine.plan(self._engine.now + delay, action)
+
+
+def _plain(losses: Sequence[float] | NDArray[np.float64]) -> tuple[float, ...]:
+    return tuple(losses.tolist() if isinstance(losses, np.ndarray) else map(float, losses))
 
 
 def _work_of(job: SimJob, noise: float, seed: int) -> NDArray[np.float64] | None:

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcslaq.core.jobs import JobSpec
-from hpcslaq.core.policy import Admission, Allocation, ClusterView, Forecaster, Policy
+from hpcslaq.core.policy import Admission, Allocation, ClusterView, Forecaster, Planner, Policy
 from hpcslaq.predict.drop import DropForecaster
 from hpcslaq.predict.oracle import OracleForecaster
 from hpcslaq.predict.outlook import Outlook
+from hpcslaq.predict.steptime import shape_of
 from hpcslaq.predict.table import Rows
 from hpcslaq.sim.jobs import SimJob
 from hpcslaq.sim.scaling import ScalingModel, StepTime, TableStepTime
@@ -57,11 +58,22 @@ class Foretold:
         return self.policy.allocate(view)
 
 
+@dataclass(frozen=True, slots=True)
+class ForetoldPlanner(Foretold):
+    """`Foretold` for a policy that plans ahead."""
+
+    def revise(self, view: ClusterView) -> Mapping[str, Admission]:
+        """As the policy does."""
+        assert isinstance(self.policy, Planner)
+        return self.policy.revise(view)
+
+
 def foretold(policy: Policy, jobs: Iterable[SimJob]) -> Foretold:
     """The policy, told the truth of these jobs."""
+    kind = ForetoldPlanner if isinstance(policy, Planner) else Foretold
     is_oracle = isinstance(policy.forecaster(), OracleForecaster)
     name = policy.name if is_oracle else policy.name + SUFFIX
-    return Foretold(policy, {job.name: job for job in jobs}, name)
+    return kind(policy, {job.name: job for job in jobs}, name)
 
 
 class _ToldOracle(OracleForecaster):
@@ -80,8 +92,8 @@ class _ToldStepTimes(DropForecaster):
     def __init__(self, truths: Mapping[str, SimJob]) -> None:
         super().__init__()
         self._truths = truths
-        #: True seconds on 0 (unused), 1, 2, ... workers; rows of equal step times are shared.
-        self._seconds: dict[tuple[StepTime, int], Table] = {}
+        #: True seconds on 0 (unused), 1, 2, ... ranks; rows of equal step times are shared.
+        self._seconds: dict[tuple[object, ...], Table] = {}
         #: Mean iterations to the end after 0, 1, 2, ... iterations.
         self._efforts: dict[str, Floats] = {}
 
@@ -114,9 +126,10 @@ class _ToldStepTimes(DropForecaster):
 
     def _row(self, job: str) -> Table:
         truth = self._truths[job]
-        key = (truth.step_time, truth.spec.worker_limit)
+        spec = truth.spec
+        key = (truth.step_time, spec.rank_limit, *shape_of(spec))
         if key not in self._seconds:
-            counts = range(1, truth.spec.worker_limit + 1)
+            counts = [spec.workers_among(ranks) for ranks in range(1, spec.rank_limit + 1)]
             times = [truth.step_time.seconds(count) for count in counts]
             self._seconds[key] = np.array([times[0], *times])
         return self._seconds[key]

@@ -202,8 +202,8 @@ class RecordedDecisions:
             place = bisect_right(self.times.get(job, ()), view.now + 1e-3)
             # One that was started a little later in the run starts when there is room.
             count = self.counts[job][place - 1] if place else 0
-            given[job] = min(count, record.spec.worker_limit)
-        least = {record.spec.name: record.spec.min_workers for record in view.jobs}
+            given[job] = min(count, record.spec.rank_limit)
+        least = {record.spec.name: record.spec.min_ranks for record in view.jobs}
         while sum(given.values()) > view.num_ranks:
             job = max(given, key=lambda name: given[name] - least[name])
             given[job] = given[job] - 1 if given[job] > least[job] else 0
@@ -305,7 +305,7 @@ def _sim_job(job: _Seen, form_s: float) -> SimJob:
         tolerance=None,
     )
     table = fit_samples(
-        [(workers, wall / done, done) for workers, done, wall in job.samples],
+        [(spec.workers_among(ranks), wall / done, done) for ranks, done, wall in job.samples],
         spec.num_chunks,
         spec.worker_limit,
     )

@@ -17,8 +17,9 @@ from hpcslaq.errors import TrainingError
 from hpcslaq.sim.curves import Curve
 from hpcslaq.train.catalogue import build_model
 from hpcslaq.train.model import TrainingData
+from hpcslaq.train.reducer import Solo
 from hpcslaq.train.state import initial_state
-from hpcslaq.train.trainer import Solo, Trainer
+from hpcslaq.train.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True)

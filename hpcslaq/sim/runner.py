@@ -31,6 +31,7 @@ from hpcslaq.sim.jobs import SimJob
 from hpcslaq.sim.metrics import Summary, mean_normalised_loss, summarise
 from hpcslaq.sim.shares import ShareWatch
 from hpcslaq.sim.simulator import SimResult, Simulator
+from hpcslaq.sim.utilities import earned, possible
 from hpcslaq.sim.workload_file import Workload
 
 #: Points of the quality-over-time curve.
@@ -110,6 +111,7 @@ def measure(workload: Workload, task: Task) -> dict[str, Any]:
         "figures": {
             **figures(summary),
             "mean_normalised_loss_live": float(np.nanmean(live)) if live.size else None,
+            **_utility_figures(workload, jobs, result),
             "worst_slowdown": max(slowdowns, default=float("nan")),
             **watch.figures(),
         },
@@ -121,6 +123,17 @@ def measure(workload: Workload, task: Task) -> dict[str, Any]:
         "shares": watch.shares(result.tracks),
         "num_events": result.num_events,
     }
+
+
+def _utility_figures(
+    workload: Workload, jobs: Sequence[SimJob], result: SimResult
+) -> dict[str, float]:
+    """What was earned, and as a share of what all jobs are worth at once; none without utility."""
+    most = possible(jobs)
+    if not most > 0:
+        return {}
+    total = earned(result.records.values(), workload.shape.round_s)
+    return {"utility": total, "utility_share": total / most}
 
 
 def figures(summary: Summary) -> dict[str, float]:

@@ -186,7 +186,7 @@ class Simulator:
                 self._engine.plan(order.at, self._wake, priority=1)
             elif isinstance(order, cmd.Shutdown):
                 self._exit_code = order.exit_code
-            else:
+            elif not isinstance(order, cmd.Note):
                 self._num_empty_rounds = 0
                 self._cluster.carry_out(order)
 

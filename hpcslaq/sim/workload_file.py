@@ -9,7 +9,8 @@
     curves = ["recorded"]           # or "synthetic", "synthetic/FAMILY", files, directories
     load = 0.8                      # one-worker work that arrives, as a share of the capacity
 
-In place of [arrivals] and [jobs] a [trace] table names a trace (`traces`). All keys are in
+In place of [arrivals] and [jobs] a [trace] table names a trace (`traces`). A [utility] table gives
+every job a drawn utility, for policies that earn it (`utilities`). All keys are in
 `_FIELDS`, their meaning in the classes below; errors are one line with the file and the key.
 `Workload.jobs(seed)` draws the jobs, the same ones under every policy.
 """
@@ -33,6 +34,7 @@ from hpcslaq.sim.faults import with_failures
 from hpcslaq.sim.jobs import SimJob
 from hpcslaq.sim.scaling import Delays, ScalingModel
 from hpcslaq.sim.traces.jobs import trace_source
+from hpcslaq.sim.utilities import UtilityMix, with_utilities
 from hpcslaq.sim.workload import (
     FAMILIES,
     Floats,
@@ -149,6 +151,8 @@ class Workload:
     mix: JobMix = field(default_factory=JobMix)
     #: Makes the jobs of a trace in place of `mix` and `arrivals`; None: there is no trace.
     trace_jobs: Callable[[int], Sequence[SimJob]] | None = None
+    #: Draws what the jobs are worth; None: only what a job says itself.
+    utility: UtilityMix | None = None
     #: What identifies it: the checked tables.
     document: Mapping[str, object] = field(default_factory=dict)
 
@@ -159,6 +163,11 @@ class Workload:
             jobs = list(self.trace_jobs(seed))
         else:
             jobs = self._draw(rng)
+        if self.utility is not None:
+            # Drawn apart, so that a workload has the same jobs with and without utilities.
+            values = np.random.default_rng([self.shape.seed, seed, 1])
+            shape = self.shape
+            jobs = with_utilities(values, jobs, self.utility, shape.round_s, shape.workers)
         if self.faults.job_failures:
             jobs = with_failures(rng, jobs, self.faults.job_failures)
         return jobs
@@ -324,6 +333,10 @@ _FIELDS: Mapping[str, Mapping[str, Field]] = {
         "max_iterations": Field(FieldType.INTEGER, least=1, most=10**7),
         "until": Field(FieldType.NUMBER, above=0, most=1),
     },
+    "utility": {
+        key: Field(FieldType.NUMBER, above=None if key == "shares" else 0, least=0, is_list=True)
+        for key in UtilityMix.__dataclass_fields__
+    },
     "trace": {
         "file": Field(FieldType.PATH),
         "format": Field(FieldType.TEXT),
@@ -361,6 +374,7 @@ def parse_workload(text: str, file_name: str) -> Workload:
         shape=shape,
         delays=Delays(**_fields("delays", tables)),
         faults=Faults(**_fields("faults", tables)),
+        utility=_utility(tables, place.at("utility")),
         document=tables,
     )
     if "trace" in tables:
@@ -414,6 +428,24 @@ def _fields(name: str, tables: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         in_seconds = _FIELDS[name][key].type is FieldType.DURATION and key != "times"
         values[f"{key}_s" if in_seconds else key] = value
     return values
+
+
+def _utility(tables: Mapping[str, dict[str, Any]], place: Place) -> UtilityMix | None:
+    if "utility" not in tables:
+        return None
+    values: dict[str, Any] = {}
+    for key, value in tables["utility"].items():
+        if key == "shares":
+            values[key] = tuple(_as_list(value))
+            if len(values[key]) != 3:
+                raise place.at(key).error("must be three shares", value=value)
+        else:
+            values[key] = _range(value, place.at(key))
+    try:
+        return UtilityMix(**values)
+    except ValueError as error:
+        key, _, problem = str(error).partition(": ")
+        raise place.at(key).error(problem) from None
 
 
 def _arrivals(tables: Mapping[str, dict[str, Any]], place: Place) -> Arrivals:

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: How long a question to Slurm may take, s.
-ANSWER_S = 5.0
+#: How long a question to Slurm may take, s: with the start of Python people wait 5 s at most.
+ANSWER_S = 4.0
 _PAUSE_S = 0.02
 _MAX_ANSWER = 10**6
 
@@ -80,7 +80,8 @@ class Question:
             return Answer(out)
         lines = [line for line in (err or out).splitlines() if line.strip()]
         said = lines[-1].strip() if lines else f"exit code {process.returncode}"
-        return Answer(out, f"{self._name}: {said}"[:500])
+        # Some name themselves, some do not.
+        return Answer(out, f"{self._name}: {said.removeprefix(f'{self._name}: ')}"[:500])
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)

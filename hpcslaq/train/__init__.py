@@ -13,6 +13,7 @@ from hpcslaq.train.model import (
     DataInfo,
     Draw,
     Model,
+    Slices,
     Step,
     TrainingData,
     batch_rows,
@@ -22,12 +23,11 @@ from hpcslaq.train.model import (
     steps_for_batches,
 )
 from hpcslaq.train.options import Option, validate_options
+from hpcslaq.train.reducer import Reducer, Solo
 from hpcslaq.train.state import TrainState, initial_state
 from hpcslaq.train.trainer import (
     Failure,
     Flag,
-    Reducer,
-    Solo,
     StepReport,
     StopRule,
     Trainer,
@@ -39,6 +39,7 @@ __all__ = [
     "Model",
     "Option",
     "Step",
+    "Slices",
     "Chunk",
     "Draw",
     "Context",

@@ -22,6 +22,7 @@ from hpcslaq.train.model import (
     Draw,
     Features,
     Model,
+    Slices,
     State,
     Step,
     Totals,
@@ -124,20 +125,39 @@ class Perceptron(Model):
 
     def update(self, state: State, totals: Totals, context: Context) -> Step:
         """One step of the optimiser."""
-        num_rows, x, l2 = totals["rows"], state["x"], self.settings["l2"]
-        gradient = totals["gradient"]
-        gradient /= max(num_rows, 1.0)
+        done = self.observe(state, totals, context)
+        self.move(state, totals, context, 0)
+        return done
+
+    @classmethod
+    def sync_problem(cls, settings: Mapping[str, Any]) -> str:
+        """All its solvers go."""
+        return stochastic.sync_problem(settings["solver"])
+
+    def slices(self) -> Slices | None:
+        """Those of the optimiser."""
+        return stochastic.slices(self.settings["solver"])
+
+    def observe(self, state: State, totals: Totals, context: Context) -> Step:
+        """The loss of a mini-batch, and whether one is due."""
+        num_rows, l2 = totals["rows"], self.settings["l2"]
         loss = totals["loss"] / max(num_rows, 1.0)
         if l2:
-            sizes = state["sizes"].tolist()
-            for (weights, _), (slopes, _) in zip(
-                _layers(x, sizes), _layers(gradient, sizes), strict=True
-            ):
+            for weights, _ in _layers(state["x"], state["sizes"].tolist()):
                 loss += 0.5 * l2 * float(np.vdot(weights, weights))
-                slopes += l2 * weights
-        stochastic.move(state, gradient, self.settings["solver"], self.settings, context.epoch)
         per_epoch = self.settings["losses_per_epoch"]
+        state["count"] += 1
         return Step(stochastic.report(state, loss, num_rows, context, per_epoch))
+
+    def move(self, state: State, totals: Totals, context: Context, start: int) -> None:
+        """One step of the optimiser, for an interval of the parameters."""
+        x, gradient, l2 = state["x"], totals["gradient"], self.settings["l2"]
+        gradient /= max(totals["rows"], 1.0)
+        if l2:
+            for first, last in _weight_intervals(state["sizes"].tolist()):
+                inside = slice(max(first - start, 0), max(last - start, 0))
+                gradient[inside] += l2 * x[inside]
+        stochastic.move(state, gradient, self.settings["solver"], self.settings, context.epoch)
 
     def parameters(self, state: State) -> Array:
         """(P,): W row by row, then b, layer by layer."""
@@ -235,3 +255,12 @@ def _layers(x: Array, sizes: Any) -> list[tuple[Array, Array]]:
         layers.append((x[start:middle].reshape(num_in, num_out), x[middle : middle + num_out]))
         start = middle + num_out
     return layers
+
+
+def _weight_intervals(sizes: Any) -> list[tuple[int, int]]:
+    """Where in the flat vector each layer's weights begin and end; its biases follow."""
+    intervals, start = [], 0
+    for num_in, num_out in pairwise(sizes):
+        intervals.append((start, start + num_in * num_out))
+        start += (num_in + 1) * num_out
+    return intervals

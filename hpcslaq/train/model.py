@@ -179,6 +179,21 @@ class Step:
     is_converged: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """How the state of a model is cut whose update works element by element.
+
+    All arrays are (P,) float64; a parameter server holds the same interval of each.
+    """
+
+    #: The parameters that `statistics` needs: all members have all of them.
+    values: str
+    #: What only the update needs, an optimiser's memory: its server alone has an element.
+    memory: tuple[str, ...] = ()
+    #: The statistic that is cut with them; all members get the totals of the others.
+    gradient: str = "gradient"
+
+
 class Model(ABC):
     """A model in summation form. Subclass it; see the module's docstring for an example."""
 
@@ -197,6 +212,35 @@ class Model(ABC):
     def convergence_of(cls, settings: Mapping[str, Any]) -> Convergence:
         """The convergence class with these (validated) hyperparameters; that of the class here."""
         return cls.convergence
+
+    @classmethod
+    def sync_problem(cls, settings: Mapping[str, Any]) -> str:
+        """Why parameter servers cannot train it with these (validated) options; "": they can."""
+        return f"{cls.__name__} does not update its parameters element by element"
+
+    def slices(self) -> Slices | None:
+        """How parameter servers share its state; None: they cannot.
+
+        A model that returns something also has `observe` and `move`, and its `update` does what
+        `observe` and then `move` of the whole state do, bit by bit.
+        """
+        return None
+
+    def observe(self, state: State, totals: Totals, context: Context) -> Step:
+        """The part of an update that is not element by element: the loss, counters.
+
+        Runs on every member, before anything moves. `totals` lacks what is cut.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no slices")
+
+    def move(self, state: State, totals: Totals, context: Context, start: int) -> None:
+        """Update, in `state`, an interval of what is cut: elements `start`, `start` + 1, ...
+
+        The arrays that `slices` names hold just that interval, in `totals` too; do not change
+        the others. Each element must depend on nothing but the same element of these, and on the
+        rest of `state` and `totals`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no slices")
 
     def check_data(self, info: DataInfo) -> None:
         """Raises DataError if the model cannot be trained on such data. Any rows will do here."""

@@ -27,6 +27,7 @@ from hpcslaq.train.model import (
     Draw,
     Features,
     Model,
+    Slices,
     State,
     Step,
     Totals,
@@ -143,23 +144,59 @@ class ScoreModel(Model):
 
     def update(self, state: State, totals: Totals, context: Context) -> Step:
         """One evaluation of the solver."""
-        x = self._evaluated(state)
-        num_rows = totals["rows"] if self.is_stochastic else context.info.num_rows
-        num_outputs = self.num_outputs(context.info)
-        gradient = totals["gradient"]
-        gradient /= max(num_rows, 1.0)
-        loss = totals["loss"] / max(num_rows, 1.0)
-        l2 = self.settings["l2"]
-        if l2:
-            weights = x[:-num_outputs]
-            loss += 0.5 * l2 * float(weights @ weights)
-            gradient[:-num_outputs] += l2 * weights
         if self.is_stochastic:
-            stochastic.move(state, gradient, self.solver, self.settings, context.epoch)
-            per_epoch = self.settings["losses_per_epoch"]
-            return Step(stochastic.report(state, loss, num_rows, context, per_epoch))
+            done = self.observe(state, totals, context)
+            self.move(state, totals, context, 0)
+            return done
+        x, num_rows = state["trial"], context.info.num_rows
+        loss = self._mean_loss(x, totals["loss"], num_rows, context)
+        gradient = self._mean_gradient(x, totals["gradient"], num_rows, context, 0)
         advance = lbfgs.advance if self.solver == "lbfgs" else descent.advance
         return advance(state, loss, gradient, self.gradient_tolerance(state))
+
+    @classmethod
+    def sync_problem(cls, settings: Mapping[str, Any]) -> str:
+        """Those solvers go that take mini-batches."""
+        return stochastic.sync_problem(settings["solver"])
+
+    def slices(self) -> Slices | None:
+        """Those of the optimiser, where it takes mini-batches."""
+        return stochastic.slices(self.solver) if self.is_stochastic else None
+
+    def observe(self, state: State, totals: Totals, context: Context) -> Step:
+        """The loss of a mini-batch, and whether one is due."""
+        num_rows, per_epoch = totals["rows"], self.settings["losses_per_epoch"]
+        loss = self._mean_loss(state["x"], totals["loss"], num_rows, context)
+        state["count"] += 1
+        return Step(stochastic.report(state, loss, num_rows, context, per_epoch))
+
+    def move(self, state: State, totals: Totals, context: Context, start: int) -> None:
+        """One step of the optimiser, for an interval of the parameters."""
+        gradient = self._mean_gradient(
+            state["x"], totals["gradient"], totals["rows"], context, start
+        )
+        stochastic.move(state, gradient, self.solver, self.settings, context.epoch)
+
+    def _mean_loss(self, x: Array, loss: float, num_rows: float, context: Context) -> float:
+        """Mean over the rows, and the penalty at x (P,)."""
+        loss /= max(num_rows, 1.0)
+        l2 = self.settings["l2"]
+        if l2:
+            weights = x[: -self.num_outputs(context.info)]
+            loss += 0.5 * l2 * float(weights @ weights)
+        return loss
+
+    def _mean_gradient(
+        self, x: Array, gradient: Array, num_rows: float, context: Context, start: int
+    ) -> Array:
+        """The same for an interval of the gradient, which is overwritten; x from there, too."""
+        gradient /= max(num_rows, 1.0)
+        l2 = self.settings["l2"]
+        if l2:
+            info = context.info
+            num_weights = max(self.num_inputs(info) * self.num_outputs(info) - start, 0)
+            gradient[:num_weights] += l2 * x[:num_weights]
+        return gradient
 
     def gradient_tolerance(self, state: State) -> float:
         """What the largest element of the gradient must reach."""

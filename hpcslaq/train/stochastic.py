@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcslaq.train.model import Array, Context, State
+from hpcslaq.train.model import Array, Context, Slices, State
 from hpcslaq.train.options import Option
 
 NAMES = ("sgd", "momentum", "adam")
@@ -42,12 +42,27 @@ def start(x: Array, solver: str) -> State:
     return state
 
 
+def slices(solver: str) -> Slices:
+    """How the state that `start` gave is cut."""
+    return Slices("x", {"momentum": ("mean",), "adam": ("mean", "square")}.get(solver, ()))
+
+
+def sync_problem(solver: str) -> str:
+    """Why parameter servers cannot run the named solver; "": they can."""
+    if solver in NAMES:
+        return ""
+    return f"the solver {solver} does not work element by element (valid: {', '.join(NAMES)})"
+
+
 def move(
     state: State, gradient: Array, solver: str, settings: Mapping[str, Any], epoch: int
 ) -> None:
-    """One step of the optimiser down a gradient (P,); the gradient may be overwritten."""
+    """One step of the optimiser down a gradient (P,); the gradient may be overwritten.
+
+    Element by element, so it may be given an interval of the arrays. `state["count"]` counts
+    the step already.
+    """
     rate = settings["rate"] / (1.0 + settings["rate_decay"] * epoch)
-    state["count"] += 1
     x = state["x"]
     if solver == "sgd":
         gradient *= rate

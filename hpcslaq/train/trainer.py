@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
-from typing import Any, Protocol
+from typing import Any, cast
 
 import numpy as np
 
@@ -45,7 +45,9 @@ from hpcslaq.train.model import (
     TrainingData,
     data_info,
 )
+from hpcslaq.train.reducer import Reducer, SliceReducer
 from hpcslaq.train.selfcheck import NUM_PLACES, SelfCheck
+from hpcslaq.train.servers import Servers
 from hpcslaq.train.state import TrainState
 
 #: What user code may raise that is its job's failure; KeyboardInterrupt is the user's wish.
@@ -57,31 +59,6 @@ _MAX_REDOS = 2
 MAX_REPAIRS = 10
 #: Most characters of a failure's details that are kept: they travel and are written down.
 _MAX_DETAILS = 20_000
-
-
-class Reducer(Protocol):
-    """Reductions over the members of a job, in place, on 1-D contiguous float64 arrays."""
-
-    @property
-    def num_members(self) -> int: ...
-
-    def maximum(self, buffer: Array) -> None:
-        """Replace each element by its maximum over the members."""
-
-    def add(self, buffer: Array) -> None:
-        """Replace each element by its sum over the members; the order does not matter."""
-
-
-class Solo:
-    """The reducer of a job with one member."""
-
-    num_members = 1
-
-    def maximum(self, buffer: Array) -> None:
-        """Nothing to do."""
-
-    def add(self, buffer: Array) -> None:
-        """Nothing to do."""
 
 
 class Flag(IntEnum):
@@ -157,7 +134,7 @@ class StepReport:
 
 
 class Trainer:
-    """One member's part of a job. Raises TrainingError if it holds no chunk."""
+    """One member's part of a job. Raises TrainingError if it holds no chunk and serves nothing."""
 
     def __init__(
         self,
@@ -172,7 +149,7 @@ class Trainer:
         clock: Callable[[], float] = lambda: 0.0,
         self_check: bool = False,
     ) -> None:
-        """Join the job as `member`; `chunks` defaults to this member's `chunk_share`.
+        """Join the job as `member`; `chunks` defaults to this worker's `chunk_share`.
 
         self_check : now and then a chunk is computed again elsewhere (all members alike).
         """
@@ -182,6 +159,8 @@ class Trainer:
         #: Name and type of each array of the model's state: they stay the same for ever.
         self._types = {name: array.dtype for name, array in state.arrays.items()}
         self._sum = ExactSum(spec.num_chunks)
+        #: Layout of the statistics in this pass, as all members agreed on it.
+        self._layout: Layout | None = None
         self._check = SelfCheck() if self_check else None
         self._buffer: Array = np.zeros(_CHECKS + (NUM_PLACES if self_check else 0))
         self._clock = clock
@@ -200,20 +179,32 @@ class Trainer:
         self, reducer: Reducer, *, member: int, chunks: Iterable[int] | None = None
     ) -> None:
         """Go on in another group, at an epoch boundary; chunks that are kept are not read again."""
+        num_workers = self.spec.workers_among(reducer.num_members)
         if chunks is None:
-            chunks = chunk_share(self.spec.num_chunks, reducer.num_members, member)
-        self._reducer, self.member = reducer, member
-        self._indices = tuple(chunks)
-        if not self._indices:
+            chunks = chunk_share(self.spec.num_chunks, num_workers, member)
+        self._reducer, self.member, self._num_workers = reducer, member, num_workers
+        self._indices = tuple(chunks) if member < num_workers else ()
+        if not self._indices and member < num_workers:
             raise TrainingError(
-                f"job {self.spec.name}: member {member} of {reducer.num_members} holds no chunk"
+                f"job {self.spec.name}: member {member} of {num_workers} workers holds no chunk"
             )
         self._chunks = {i: c for i, c in self._chunks.items() if i in self._indices}
         self._leave = 0.0
         self._error: Failure | None = None
+        self._servers: Servers | None = None
+        if num_workers < reducer.num_members:
+            self._servers = self._attempt("parameter servers", self._cut)
         self._checksum = 0.0
         # Counted anew by all, as a joiner knows of no earlier one.
         self._num_repairs, self._is_repaired = 0, False
+
+    def _cut(self) -> Servers:
+        """Take this member's place among workers and parameter servers."""
+        slices = self.model.slices()
+        if slices is None:
+            raise TrainingError(self.model.sync_problem(self.model.settings))
+        group = cast(SliceReducer, self._reducer)
+        return Servers(slices, group, self.member, self._num_workers, self.state.arrays)
 
     def restore(self, state: TrainState) -> None:
         """Go on from this state (after `is_diverged`); nothing derived from the old one is kept."""
@@ -233,11 +224,26 @@ class Trainer:
         """
         began_at = self._clock()
         self._reduce_s = 0.0
+        if self._servers is not None:
+            self._servers.release(self.state.arrays)
         report = self._pass(flags or {})
-        if report.stop is not None or report.is_leaving:
+        is_ending = report.stop is not None or report.is_leaving
+        if is_ending or self._must_gather(report):
             report = self._confirm(report)
+            self._gather(report, is_for_all=is_ending)
         compute_s = self._clock() - began_at - self._reduce_s
         return replace(report, compute_s=compute_s, reduce_s=self._reduce_s)
+
+    def _must_gather(self, report: StepReport) -> bool:
+        is_wanted = report.is_epoch_end and Flag.CHECKPOINT in report.flags
+        return self._servers is not None and is_wanted
+
+    def _gather(self, report: StepReport, is_for_all: bool) -> None:
+        """Make the states whole that parameter servers share, where nobody has failed."""
+        if self._servers is not None and report.failure is None:
+            began_at = self._clock()
+            self._servers.gather(self.state.arrays, is_for_all=is_for_all)
+            self._reduce_s += self._clock() - began_at
 
     # -- one pass -------------------------------------------------------------------------
 
@@ -249,7 +255,7 @@ class Trainer:
             verdict = self._verdict(reduced)
             if verdict is not None:
                 return verdict
-            layout = self._sum.layout
+            layout = self._layout
             assert layout is not None
             maxima = reduced[_MAXIMA : _MAXIMA + len(layout.names)].tolist()
             wrong = misfits(layout, maxima, bounds)
@@ -269,7 +275,7 @@ class Trainer:
         check = self._check
         if check is not None:
             place = (self.spec.seed, self.state.passes, self.spec.num_chunks)
-            check.begin(*place, self.member, self._reducer.num_members)
+            check.begin(*place, self.member, self._num_workers)
         for index in self._indices:
             if self._error is not None:
                 return
@@ -292,8 +298,13 @@ class Trainer:
     def _statistics(self, chunk: Chunk) -> Statistics:
         state, spec = self.state, self.spec
         steps = self._steps_per_epoch
-        draw = Draw(spec.seed, state.epochs, state.step, steps, chunk.index, spec.num_chunks)
+        draw = Draw(spec.seed, state.epochs, self._step, steps, chunk.index, spec.num_chunks)
         return self.model.statistics(state.arrays, chunk, draw)
+
+    @property
+    def _step(self) -> int:
+        """Passes of this epoch that this member has made."""
+        return self.state.step
 
     def _count_steps(self) -> None:
         steps = operator.index(self.model.steps_per_epoch(self._info))
@@ -335,7 +346,9 @@ class Trainer:
         else:
             _set_pair(buffer, _PASSES, float(self.state.passes))
             _set_pair(buffer, _STEPS, float(self._steps_per_epoch))
-            if layout is not None:
+            if layout is None:  # a server has no say in it
+                buffer[_LAYOUT : _LAYOUT + 2] = -math.inf
+            else:
                 _set_pair(buffer, _LAYOUT, layout.signature)
                 buffer[_MAXIMA : _MAXIMA + len(layout.names)] = self._sum.maxima
             if self.state.step == 0:
@@ -350,19 +363,13 @@ class Trainer:
 
     def _verdict(self, reduced: Array) -> StepReport | None:
         """Why the pass cannot be completed, or None. All members come to the same verdict."""
-        if reduced[Flag.ERROR] > 0:
-            return StepReport(_flags(reduced), failure=self._failure_of(reduced))
-        if reduced[Flag.STOP] > 0:
-            return StepReport(_flags(reduced), is_stopped=True)
-        if _differs(reduced, _STEPS):
-            return self._failed_alike(
-                reduced, f"steps_per_epoch: members disagree (here {self._steps_per_epoch})"
-            )
-        if self._is_diverged(reduced):
-            return self._diverged(StepReport(_flags(reduced)))
-        layout = self._sum.layout
-        if layout is None or _differs(reduced, _LAYOUT):
-            names = None if layout is None else layout.names
+        verdict = self._early_verdict(reduced)
+        if verdict is not None:
+            return verdict
+        layout = self._layout = self._agreed_layout(reduced)
+        if layout is None:
+            own = self._sum.layout
+            names = None if own is None else own.names
             return self._failed_alike(
                 reduced, f"statistics: members disagree on names or shapes (here {names})"
             )
@@ -374,16 +381,35 @@ class Trainer:
         problem = None if self._check is None else self._check.verdict(reduced[_CHECKS:], layout)
         return None if problem is None else self._failed_alike(reduced, problem)
 
+    def _early_verdict(self, reduced: Array) -> StepReport | None:
+        """The same for all but the statistics."""
+        if reduced[Flag.ERROR] > 0:
+            return StepReport(_flags(reduced), failure=self._failure_of(reduced))
+        if reduced[Flag.STOP] > 0:
+            return StepReport(_flags(reduced), is_stopped=True)
+        if _differs(reduced, _STEPS):
+            return self._failed_alike(
+                reduced, f"steps_per_epoch: members disagree (here {self._steps_per_epoch})"
+            )
+        if self._is_diverged(reduced):
+            return self._diverged(StepReport(_flags(reduced)))
+        return None
+
+    def _agreed_layout(self, reduced: Array) -> Layout | None:
+        """The layout of the statistics of all chunks; None if they differ."""
+        if _differs(reduced, _LAYOUT):
+            return None
+        if self._servers is None:
+            return self._sum.layout
+        return self._servers.layout_of(self._sum.layout, float(reduced[_LAYOUT]))
+
     def _finish(
         self, layout: Layout, maxima: list[float], reduced: Array, num_redos: int
     ) -> StepReport:
         """Add up the statistics, update the model, count, and look at the stop rules."""
         flags = _flags(reduced)
-        total = self._sum.total
-        began_at = self._clock()
-        self._reducer.add(total)
-        self._reduce_s += self._clock() - began_at
         state = self.state
+        totals = self._add_up(layout)
         state.bounds = next_bounds(layout, maxima, state.bounds)
         context = Context(
             self._info,
@@ -394,7 +420,11 @@ class Trainer:
             state.iterations,
             state.last_loss,
         )
-        done = self._attempt("update", self._update, layout.unpack(total), context)
+        done = self._attempt("update", self._update, totals, context)
+        if self._servers is not None:
+            began_at = self._clock()
+            self._servers.spread(state.arrays)
+            self._reduce_s += self._clock() - began_at
         if done is None:  # the next exchange tells the others
             return StepReport(flags, num_redos=num_redos)
         if done.loss is not None and not math.isfinite(done.loss):
@@ -409,8 +439,26 @@ class Trainer:
             num_redos=num_redos,
         )
 
+    def _add_up(self, layout: Layout) -> Totals | None:
+        """The statistics summed over all members; None, on all members, if they do not fit."""
+        has_own = self._sum.layout is not None
+        total = self._sum.total if has_own else np.zeros(layout.size)
+        began_at = self._clock()
+        totals: Totals | None
+        if self._servers is None:
+            self._reducer.add(total)
+            totals = layout.unpack(total)
+        else:
+            totals = self._attempt("statistics", self._servers.add, layout, total)
+        self._reduce_s += self._clock() - began_at
+        return totals
+
     def _update(self, totals: Totals, context: Context) -> Step:
-        done = self.model.update(self.state.arrays, totals, context)
+        arrays = self.state.arrays
+        if self._servers is None:
+            done = self.model.update(arrays, totals, context)
+        else:
+            done = self._servers.update(self.model, arrays, totals, context)
         if not isinstance(done, Step):
             raise TypeError(f"update returned {type(done).__name__}, not Step")
         if context.is_last_step:
@@ -446,16 +494,23 @@ class Trainer:
         if is_converged:
             stop = StopRule.CONVERGED
         if loss is not None:
-            if spec.tolerance is not None and state.last_loss is not None:
-                drop = state.last_loss - loss
-                is_slow = drop < spec.tolerance * max(abs(state.last_loss), 1e-300)
-                state.num_slow = state.num_slow + 1 if is_slow else 0
-                if state.num_slow >= spec.patience:
-                    stop = StopRule.TOLERANCE
-            state.append_loss(loss)
-            if spec.target_loss is not None and loss <= spec.target_loss:
-                stop = StopRule.TARGET_LOSS
+            stop = self._note_loss(loss) or stop
         return stop, is_epoch_end
+
+    def _note_loss(self, loss: float) -> StopRule | None:
+        """Count an iteration; the stop rule that its loss meets."""
+        state, spec = self.state, self.spec
+        stop = None
+        if spec.tolerance is not None and state.last_loss is not None:
+            drop = state.last_loss - loss
+            is_slow = drop < spec.tolerance * max(abs(state.last_loss), 1e-300)
+            state.num_slow = state.num_slow + 1 if is_slow else 0
+            if state.num_slow >= spec.patience:
+                stop = StopRule.TOLERANCE
+        state.append_loss(loss)
+        if spec.target_loss is not None and loss <= spec.target_loss:
+            stop = StopRule.TARGET_LOSS
+        return stop
 
     # -- agreement and failures -----------------------------------------------------------
 

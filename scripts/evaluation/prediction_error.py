@@ -13,10 +13,11 @@ from __future__ import annotations
 import common
 import numpy as np
 
-from hpcslaq.predict.replay import PREDICTORS, replay_losses
+from hpcslaq.predict.replay import replay_losses
 from hpcslaq.sim.curves import read_curves, recorded_curves
 
 AHEAD = (1, 5, 10)
+PREDICTORS = ("drop", "slaq")
 
 
 def main() -> None:

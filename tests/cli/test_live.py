@@ -10,6 +10,8 @@ from rich.console import Console
 
 from hpcslaq.cli import live
 from hpcslaq.cli.live import Display, draw, preparing, sparkline
+from hpcslaq.core.events import RoundElapsed
+from hpcslaq.record.journal import JournalWriter
 from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.report.build import RunReader
 
@@ -54,8 +56,23 @@ def test_without_a_terminal_the_display_is_a_line_on_standard_error_now_and_then
             display.update()
     out, err = capsys.readouterr()
     assert out == ""
-    # One after ten seconds and one at the end.
-    assert err.splitlines() == ["3.0s: 1 running; 2 of 2 workers busy; about 2s left"] * 2
+    # One after ten seconds; the same is not said again at the end.
+    assert err.splitlines() == ["3.0s: 1 running; 2 of 2 workers busy; about 2s left"]
+
+
+def test_the_last_line_tells_what_is_new_since_the_one_before(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    run = make_run()
+    with Display(run, is_quiet=False) as display:
+        now[0] += 11.0
+        display.update()
+        with JournalWriter(run.journal) as journal:
+            journal.append(7.0, RoundElapsed())
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("3.0s: ") and last.startswith("7.0s: ")
 
 
 def test_the_table_leaves_out_what_the_terminal_has_no_room_for(make_run: MakeRun) -> None:

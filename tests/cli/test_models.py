@@ -36,10 +36,26 @@ def test_all_models_are_listed_with_all_their_options(invoke: Invoke) -> None:
         assert all(option["doc"] and option["valid"] for option in model["options"])
 
 
+def test_the_overview_fits_a_terminal_and_lists_every_model(invoke: Invoke) -> None:
+    lines = invoke("models").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == list(MODELS)
+    assert max(map(len, lines)) <= 120
+    assert lines[-1] == "one with its options: hpcslaq models NAME"
+
+
 def test_one_model_is_one_value(invoke: Invoke) -> None:
     model = json.loads(invoke("models", "logistic", "--json").stdout)
     l2 = next(option for option in model["options"] if option["name"] == "l2")
     assert (l2["type"], l2["valid"], l2["default"]) == ("float", "float >= 0", 0.0)
+
+
+def test_it_is_said_which_solvers_parameter_servers_can_run(invoke: Invoke) -> None:
+    models = {model["name"]: model for model in json.loads(invoke("models", "--json").stdout)}
+    assert models["logistic"]["servers"] == models["mlp"]["servers"] == ["sgd", "momentum", "adam"]
+    assert models["kmeans"]["servers"] is models["gbt"]["servers"] is False
+    text = invoke("models", "svm").stdout
+    assert "parameter servers: with the solvers sgd, momentum, adam" in text
+    assert "parameter servers: no" in invoke("models", "lda").stdout
 
 
 def test_a_users_model_is_shown_by_its_file(invoke: Invoke, tmp_path: Path) -> None:

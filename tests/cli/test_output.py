@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from hpcslaq.cli.main import COMMANDS, cli
+from hpcslaq.cli.main import COMMANDS, cli, main
 from hpcslaq.cli.output import emit_json, json_option, reports_errors
 from hpcslaq.errors import DataError, HpcslaqError, LaunchError, NotFoundError
 
@@ -54,6 +55,34 @@ def test_a_fault_of_ours_shows_its_traceback_and_still_one_value() -> None:
     assert "Traceback" in result.stderr and "oops" in result.stderr
     plain = CliRunner().invoke(failing(ZeroDivisionError("oops")), [])
     assert isinstance(plain.exception, ZeroDivisionError)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["predict", "x", "--horizon", "0"], "'--horizon': 0 is not in the range x>=1 (see "),
+        (["predict"], "Missing argument 'LOSS_FILE' (see "),
+        (["predict", "x", "--colour"], "No such option"),
+        (["nothing"], "No such command 'nothing' (see "),
+        (["bench", "decision", "--policy", "best"], "there is no 'best' (valid: edf, "),
+    ],
+)
+def test_a_usage_error_is_one_line_that_names_the_help(
+    line: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["hpcslaq", *line])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    text = capsys.readouterr()
+    assert ended.value.code == 2 and text.out == ""
+    assert text.err.startswith("error: ") and text.err.count("\n") == 1
+    assert said in text.err and " --help)" in text.err
+
+
+def test_an_error_of_the_system_names_its_file(tmp_path: Path) -> None:
+    error = FileExistsError(17, "File exists", str(tmp_path / "a"))
+    text = CliRunner().invoke(failing(error), [])
+    assert text.stderr == f"error: {tmp_path / 'a'}: File exists\n"
 
 
 def test_the_return_value_is_the_exit_code() -> None:

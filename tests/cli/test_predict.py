@@ -80,6 +80,10 @@ def test_without_json_there_is_a_table(invoke: Invoke, loss_file: Path) -> None:
         (b"1.0\nnan\n", "2: loss nan is not finite"),
         (b"1,1.0\n3,0.5\n", "2: iteration 3 does not follow 1"),
         (b"", "no losses"),
+        (b"iteration,loss\n", "no losses"),
+        (b"1,\n", "1: '1,' is not a number"),
+        (b"1,2,3\n", "1: 3 fields, expected loss or iteration,loss"),
+        (b"1.0\n0.5\n", "2 losses in it, and 7 are needed for a prediction from iteration 6"),
         (b"\xff\xfe\x00", "is not a text file"),
     ],
 )
@@ -93,6 +97,25 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(
     error = json.loads(result.stdout)["error"]
     assert error["kind"] == "DataError" and problem in error["message"]
     assert str(path) in error["message"]
+
+
+def test_a_directory_is_no_file_of_losses(invoke: Invoke, tmp_path: Path) -> None:
+    result = invoke("predict", tmp_path)
+    assert result.exit_code == 2 and "is a directory" in result.stderr
+
+
+def test_a_file_that_reaches_only_some_horizons_is_judged_on_those(
+    invoke: Invoke, tmp_path: Path
+) -> None:
+    path = tmp_path / "short.txt"
+    path.write_text("".join(f"{1.0 / k}\n" for k in range(1, 13)))
+    value = json.loads(invoke("predict", path, "--json").stdout)
+    assert [errors["num_predictions"] for errors in value["horizons"]] == [6, 2, 0]
+    assert invoke("predict", path, "--horizon", 10).exit_code == 2
+
+
+def test_a_target_loss_is_a_finite_number(invoke: Invoke, loss_file: Path) -> None:
+    assert invoke("predict", loss_file, "--target-loss", "nan").exit_code == 2
 
 
 def test_a_missing_file_and_a_wrong_horizon_have_exit_codes_of_their_own(

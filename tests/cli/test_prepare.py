@@ -56,17 +56,35 @@ def test_the_same_jobs_take_an_earlier_attempt_up_again(job_file: Path, tmp_path
     assert first.run_toml.read_bytes() == before
 
 
-@pytest.mark.parametrize(("old", "new"), [("epochs = 3", "epochs = 4"), ("1.0]", "2.0]")])
-def test_other_jobs_are_refused(job_file: Path, tmp_path: Path, old: str, new: str) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "key", "values"),
+    [
+        ("epochs = 3", "epochs = 4", 'job "a-l2=0.1".max_epochs', "4, and the run has 3"),
+        ("1.0]", "2.0]", 'job "a-l2=2.0"', "the run has no such job"),
+        ("0.1, 1.0]", "0.1]", 'job "a-l2=1.0"', "the run has it, and it is not in this file"),
+        (
+            "[job.sweep]",
+            "options = { memory = 7 }\n[job.sweep]",
+            'job "a-l2=0.1".options.memory',
+            "7, and the run has 10",
+        ),
+    ],
+)
+def test_other_jobs_are_refused_by_the_key_that_differs(
+    job_file: Path, tmp_path: Path, old: str, new: str, key: str, values: str
+) -> None:
     prepared(job_file, tmp_path / "run")
-    job_file.write_text(job_file.read_text().replace(old, new))
-    with pytest.raises(JobFileError, match="choose another --out"):
+    text = job_file.read_text()
+    assert old in text
+    job_file.write_text(text.replace(old, new))
+    with pytest.raises(JobFileError, match="choose another --out") as refused:
         prepared(job_file, tmp_path / "run")
+    assert refused.value.key == key and values in refused.value.problem
 
 
 def test_another_policy_is_another_run(job_file: Path, tmp_path: Path) -> None:
     prepared(job_file, tmp_path / "run")
-    with pytest.raises(JobFileError, match="choose another --out"):
+    with pytest.raises(JobFileError, match=r"policy: 'slaq', and the run has 'fair'; .* choose"):
         prepared(job_file, tmp_path / "run", "slaq")
 
 

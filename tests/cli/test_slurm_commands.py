@@ -66,6 +66,13 @@ def test_the_script_names_files_absolutely_and_the_present_interpreter(here):
     assert not (here / "runs").exists()
 
 
+def test_the_warning_comes_two_minutes_before_the_end_or_at_half_of_a_short_limit(here):
+    line = ("slurm", "script", "jobs.toml", "--ntasks-per-node", "2", "--template", "mpirun")
+    assert "#SBATCH --signal=B:USR1@120\n" in call(*line, "--time", "30m")
+    assert "#SBATCH --signal=B:USR1@30\n" in call(*line, "--time", "1m")
+    assert "#SBATCH --signal=B:USR1@50\n" in call(*line, "--time", "1m", "--warn", "50s")
+
+
 def test_the_sites_file_is_sourced_where_there_is_one(here):
     assert "site.sh" not in call("slurm", "script", "jobs.toml", *SIZE)
     (here / "slurm").mkdir()
@@ -97,7 +104,8 @@ def test_a_submission_is_recorded_and_its_status_is_known_before_it_starts(here)
     assert f"--output={run.logs}/slurm-%j.out" in run.batch_script.read_text()
     assert "Slurm job 41 was submitted" in call("status", "runs/a")
     pretend(here, "squeue", "echo '41|PENDING|30:00|(Priority)'")
-    assert "job 41: PENDING (Priority)" in call("status", "runs/a", "--slurm")
+    assert "job 41: PENDING (Priority)\n" in call("status", "runs/a", "--slurm")
+    assert "the run has not started" in call("report", "runs/a", code=3)
     pretend(here, "squeue", "echo 'slurm_load_jobs error: Invalid job id' >&2; exit 1")
     status = json.loads(call("status", "runs/a", "--slurm", "--json"))
     assert status["slurm"]["state"] is None
@@ -150,12 +158,20 @@ def test_without_slurm_a_submission_says_so(here, monkeypatch):
 def test_watching_ends_when_the_job_did_without_a_run(here):
     pretend(here, "sbatch", "echo 41")
     call("slurm", "submit", "jobs.toml", *SIZE, "--out", "runs/a")
-    pretend(here, "squeue", "echo '41|FAILED|0:00|'")
+    pretend(here, "squeue", "echo '41|FAILED|9:57|(NonZeroExitCode)'")
     output = call("status", "runs/a", "--watch", "--slurm")
-    assert "job 41: FAILED" in output
+    assert "job 41: FAILED (NonZeroExitCode)\n" in output
     assert "the run did not start; see runs/a/logs" in output
+    log = here / "runs" / "a" / "logs" / "slurm-41.out"
+    log.write_bytes(b"early\n" * 2000 + b"error: no \x1b[2J such \xff module\n")
+    output = call("status", "runs/a", "--watch", "--slurm")
+    assert "the run did not start; the end of runs/a/logs/slurm-41.out:\n  early\n" in output
+    assert output.endswith("\n  error: no ?[2J such \ufffd module\n")
+    assert output.count("early") < 10
 
 
 def test_a_run_without_a_submission_says_so(here):
     pretend(here, "sbatch", "echo 41")
     call("status", "runs/none", "--slurm", code=3)
+    # The job file instead of the run.
+    assert "there is no such run directory" in call("status", "jobs.toml", "--slurm", code=3)

@@ -43,6 +43,26 @@ def test_the_list_for_people_shows_what_differs_from_the_defaults(
     assert "a-l2=0.1  logistic  own   4       3       0s       1-4      l2=0.1" in text
 
 
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        ("servers = 2", "1-4 + 2 servers"),
+        ("workers_per_server = 2.5\nstaleness = 3", "1-4 + 1 per 2.5 servers, staleness 3"),
+        ('staleness = "unbounded"', "1-4 + 1 servers, staleness unbounded"),
+    ],
+)
+def test_parameter_servers_are_shown_beside_the_workers(
+    invoke: Invoke, job_file: Path, lines: str, shown: str
+) -> None:
+    text = job_file.read_text().replace("[[job]]", f'[[job]]\nsync = "ps"\n{lines}', 1)
+    job_file.write_text(text)
+    refused = invoke("validate", job_file)
+    assert refused.exit_code == 2
+    assert "the solver lbfgs does not work element by element" in refused.stderr
+    job_file.write_text(text.replace("[job.sweep]", 'options.solver = "adam"\n[job.sweep]'))
+    assert shown in " ".join(invoke("validate", job_file).stdout.split())
+
+
 def test_another_policy_is_checked_too(invoke: Invoke, job_file: Path) -> None:
     assert invoke("validate", job_file, "--policy", "fifo").exit_code == 0
     result = invoke("validate", job_file, "--policy", "nothing")

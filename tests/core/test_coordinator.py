@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 
 import pytest
 
@@ -10,7 +11,7 @@ from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
 from hpcslaq.core.coordinator import Coordinator
 from hpcslaq.core.jobs import JobState
-from hpcslaq.core.policy import NoForecast
+from hpcslaq.core.policy import ClusterView, NoForecast
 from hpcslaq.core.transitions import RankState
 from hpcslaq.errors import InvalidTransition, PolicyError
 from tests.core.world import Scripted, World, snapshot, spec_of
@@ -55,6 +56,46 @@ def test_a_job_starts_again_with_what_is_known_of_its_checkpoints() -> None:
     _, event, orders = world.journal[-1]
     assert isinstance(event, ev.RunStarted)
     assert orders[0] == cmd.Start("a", 2, (1, 2), 0, 7)
+
+
+class Counting(Scripted):
+    """Counts how often it is asked."""
+
+    num_asked = 0
+
+    def allocate(self, view: ClusterView) -> Mapping[str, int]:
+        self.num_asked += 1
+        return super().allocate(view)
+
+
+def test_a_decision_is_taken_at_arrivals_ends_and_rounds_and_at_nothing_else() -> None:
+    world = World(Counting(), 4)
+
+    def decided(policy: Counting = world.policy) -> int:
+        since, policy.num_asked = policy.num_asked, 0
+        return since
+
+    decided()
+    world.policy.targets = {"a": 3, "b": 1}
+    world.submit("a")
+    assert decided() == 1
+    world.form("a")
+    world.train("a", 5)
+    world.release()
+    assert decided() == 0  # what a report says counts at the next decision
+    world.submit("b")
+    assert decided() == 1
+    world.form("b")
+    world.policy.targets = {"a": 4}
+    orders = world.finish("b")
+    assert decided() == 1
+    orders += world.release()
+    assert orders_for("a", orders) == [cmd.Regroup("a", 3, (1, 2, 3, 4), (4,), ())]
+    assert decided() == 0
+    world.tell(ev.RoundElapsed())
+    assert decided() == 1
+    world.tell(ev.JobCancelled("a", "enough"))
+    assert decided() == 1
 
 
 def test_jobs_that_come_together_are_decided_about_once() -> None:

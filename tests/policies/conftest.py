@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from hpcslaq.core.events import ProgressReported
-from hpcslaq.core.jobs import Convergence, JobRecord, JobSpec, JobState
+from hpcslaq.core.jobs import Convergence, JobRecord, JobSpec, JobState, Sync
 from hpcslaq.core.policy import ClusterView, Policy
 
 
@@ -73,6 +73,15 @@ def make_view(
     return ClusterView(now, round_s, num_ranks, tuple(records), forecaster)
 
 
+#: Mostly without parameter servers.
+SYNCS: tuple[dict[str, object], ...] = (
+    {},
+    {},
+    {"sync": Sync.PS, "num_servers": 2},
+    {"sync": Sync.PS, "workers_per_server": 2.5},
+)
+
+
 def curve(kind: int, num: int, scale: float) -> list[float]:
     """Losses of one of several habits: fast, slow, flat, rising, jumping, negative."""
     k = np.arange(1.0, num + 1.0)
@@ -93,7 +102,9 @@ def jobs_of_a_view(draw: st.DrawFn) -> Job:
     chunks = draw(st.integers(1, 20))
     least = draw(st.integers(1, chunks))
     limit = draw(st.none() | st.integers(least, 25))
-    held = draw(st.sampled_from([0, least]))
+    sync = draw(st.sampled_from(SYNCS))
+    smallest = JobSpec("j", "m", "d", chunks, 1, least, limit, **sync).min_ranks  # type: ignore[arg-type]
+    held = draw(st.sampled_from([0, smallest]))
     losses = curve(draw(st.integers(0, 5)), draw(st.integers(0, 30)), draw(st.floats(0.01, 100)))
     return Job(
         losses,
@@ -110,6 +121,7 @@ def jobs_of_a_view(draw: st.DrawFn) -> Job:
         deadline_s=draw(st.none() | st.floats(1.0, 2000.0)),
         target_loss=draw(st.none() | st.floats(0.0, 1.0)),
         convergence=draw(st.sampled_from(Convergence)),
+        **sync,
     )
 
 

@@ -10,14 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcslaq.core.policy import ClusterView, check_allocation
-from hpcslaq.policies.registry import make_policy, policy_names
+from hpcslaq.policies.registry import make_policy, policy_names, policy_parameters
 
 EVERY = pytest.mark.parametrize("name", policy_names())
-#: Policies that promise to serve a job that waited `patience_rounds` rounds.
-PATIENT = pytest.mark.parametrize(
-    "name",
-    ["slaq", "fair", "quality", "las", "optimus", "maxmin", "oracle-slaq", "oracle-quality"],
+#: Policies that serve a job that waited `patience_rounds` rounds; all but one can be told to.
+AGEING = tuple(
+    name
+    for name in policy_names()
+    if "patience_rounds" in {parameter.name for parameter in policy_parameters(name)}
 )
+PATIENT = pytest.mark.parametrize("name", AGEING)
 #: Policies that leave workers idle rather than slow a job down with them.
 THRIFTY = frozenset({"quality", "oracle-slaq", "oracle-quality", "elasticflow"})
 
@@ -39,14 +41,14 @@ def test_an_allocation_keeps_every_bound_and_wastes_nothing(
     for record in view.jobs:
         given_to = allocation.get(record.name, 0)
         if given_to == 0:
-            assert record.spec.min_workers > left, "a waiting job would have fitted"
+            assert record.spec.min_ranks > left, "a waiting job would have fitted"
         elif name not in THRIFTY:
-            assert left == 0 or given_to == record.spec.worker_limit, "workers were wasted"
-        elif left and given_to < record.spec.worker_limit:
+            assert left == 0 or given_to == record.spec.rank_limit, "workers were wasted"
+        elif left and given_to < record.spec.rank_limit:
             outlook = view.forecaster.predict((record.name,))
             steps = outlook.seconds(
                 np.zeros(left, dtype=np.int64),
-                np.arange(given_to + 1.0, given_to + 1.0 + left).clip(max=record.spec.worker_limit),
+                np.arange(given_to + 1.0, given_to + 1.0 + left).clip(max=record.spec.rank_limit),
             )
             now = outlook.seconds(np.array([0]), np.array([float(given_to)]))
             assert steps.min() >= 0.999 * now[0], "workers that would have helped were wasted"
@@ -98,7 +100,7 @@ def test_nobody_waits_longer_than_patience_and_one_round_per_job(
     policy = make_policy(name, patience_rounds=patience)
     view = view_of(policy, num_ranks, jobs, round_s=round_s)
     records = [replace(r, submitted_at=1000.0, changed_at=1000.0) for r in view.jobs]
-    waits = dict.fromkeys((r.name for r in records if r.spec.min_workers <= num_ranks), 0)
+    waits = dict.fromkeys((r.name for r in records if r.spec.min_ranks <= num_ranks), 0)
     for number in range(20):
         now = 1000.0 + number * round_s
         allocation = policy.allocate(replace(view, now=now, jobs=tuple(records)))
@@ -111,3 +113,26 @@ def test_nobody_waits_longer_than_patience_and_one_round_per_job(
                     record, target=given_to, members=tuple(range(given_to)), changed_at=now
                 )
         assert max(waits.values(), default=0) <= patience + len(jobs) + 1
+
+
+def test_every_policy_can_bound_the_waiting_but_the_one_that_keeps_promises() -> None:
+    assert set(policy_names()) - set(AGEING) == {"elasticflow"}
+    assert "no bound on waiting" in (type(make_policy("elasticflow")).__doc__ or "")
+
+
+@pytest.mark.parametrize("name", ["fifo", "srtf", "edf"])
+def test_the_classical_orders_have_no_patience_unless_they_are_given_some(
+    name: str, view_of: Callable[..., ClusterView], job_type: Any
+) -> None:
+    def served(**params: float) -> set[str]:
+        policy = make_policy(name, **params)
+        jobs = [
+            job_type([2.0, 1.0], held=4, max_epochs=5, epochs=2, deadline_s=2000.0),
+            job_type([2.0, 1.0], max_epochs=500, epochs=2, changed_at=10.0),
+        ]
+        return set(policy.allocate(view_of(policy, 4, jobs, now=1000.0)))
+
+    assert served() == {"j0"}
+    assert served(patience_rounds=5) == {"j1"}
+    with pytest.raises(ValueError, match="patience_rounds: 0"):
+        make_policy(name, patience_rounds=0)

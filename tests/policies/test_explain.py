@@ -60,6 +60,63 @@ def test_gains_and_the_price_are_named_by_quality(view_of: View, job_type: Any) 
     assert found.gain is not None and found.price is not None and found.gain > found.price > 0.0
 
 
+def test_a_waiting_job_learns_its_rate_and_when_its_patience_ends(
+    view_of: View, job_type: Any
+) -> None:
+    policy = make_policy("quality", patience_rounds=20)
+    flat = [1.0 + 1e-6 / k for k in range(1, 21)]
+    waiting = job_type(flat, min_workers=2, changed_at=950.0)
+    holder = job_type(FALLING, held=2, min_workers=2)
+    found = explain_job(policy, view_of(policy, 2, [waiting, holder]), "j0")
+    assert found.given == 0 and found.least_rate is not None and found.least_rate >= 0.0
+    assert found.first_in_s == 150.0
+    text = " ".join(found.sentences)
+    assert "per round and worker" in text and "In 150 s it will have waited so long" in text
+    assert explain_job(policy, view_of(policy, 2, [waiting, holder]), "j1").first_in_s is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "job", "why"),
+    [
+        ("quality", {}, "Little is known yet, so it gets the fair share."),
+        ("slaq", {}, "Too few losses are known, so it gets the fair share."),
+        ("quality", {"losses": [50.0, 10.0, 70.0, 5.0, 90.0, 20.0] * 8}, "predictions were bad"),
+        (
+            "quality",
+            {"losses": FALLING, "work": 16.0, "epochs": 20, "max_epochs": 40, "deadline_s": 1100.0},
+            "Its deadline takes",
+        ),
+        ("fair", {}, ""),
+    ],
+)
+def test_a_number_that_no_gain_decided_has_another_reason(
+    policy: str, job: dict[str, Any], why: str, view_of: View, job_type: Any
+) -> None:
+    chosen = make_policy(policy)
+    jobs = [job_type(**job), *[job_type(FALLING[:8], work=20.0)] * 3]
+    found = explain_job(chosen, view_of(chosen, 12, jobs), "j0")
+    assert why in found.why and bool(why) == bool(found.why)
+    assert not why or found.why in found.sentences
+    if "fair share" in found.why:
+        assert found.gain is None  # nothing is known, so nothing is claimed
+
+
+def test_one_worker_is_one_worker(view_of: View, job_type: Any) -> None:
+    policy = make_policy("fair")
+    jobs = [job_type(held=1), job_type(held=1)]
+    assert (
+        "j0 keeps 1 worker (it can use 1 to 16)."
+        in explain_job(policy, view_of(policy, 2, jobs), "j0").sentences
+    )
+
+
+def test_a_job_that_nothing_would_change_is_told_so(view_of: View, job_type: Any) -> None:
+    policy = make_policy("fifo")
+    jobs = [job_type(held=4), job_type()]
+    view = view_of(policy, 4, jobs)
+    assert "Neither twice the ranks" in explain_job(policy, view, "j1").sentences[-1]
+
+
 def test_an_unknown_job_is_not_found(view_of: View, job_type: Any) -> None:
     policy = make_policy("fair")
     with pytest.raises(NotFoundError, match="live: j0"):

@@ -5,19 +5,19 @@ import pytest
 
 from hpcslaq.core.jobs import Convergence
 from hpcslaq.errors import DataError
-from hpcslaq.predict.replay import START, parse_losses, replay_losses
+from hpcslaq.predict.replay import PREDICTORS, START, parse_losses, replay_losses
 
 CURVE = (1.0 / np.arange(1.0, 61.0) + 0.5).tolist()
 
 
-@pytest.mark.parametrize("predictor", ["drop", "slaq"])
-def test_a_smooth_curve_is_predicted_well_by_both(predictor: str) -> None:
+@pytest.mark.parametrize("predictor", PREDICTORS)
+def test_a_smooth_curve_is_predicted_well_by_all(predictor: str) -> None:
     (errors,) = replay_losses(CURVE, [10], predictor=predictor)
     assert errors.num_predictions == 60 - 10 - START + 1
     assert errors.mean_relative_error is not None and errors.mean_relative_error < 0.01
     assert errors.weighted_drop_error is not None and errors.weighted_drop_error < 0.2
     assert errors.missed_share == 0.0
-    assert (errors.coverage_80 is None) == (predictor == "slaq")
+    assert (errors.coverage_80 is None) == (predictor != "drop")
 
 
 def test_constant_losses_leave_the_drop_figures_undefined() -> None:

@@ -1,5 +1,6 @@
 """Step times: recovery, extrapolation, outliers, stairs."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -7,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcslaq.predict.steptime import StepTime, step_seconds, useful_counts
+from hpcslaq.core.jobs import JobSpec, Sync
+from hpcslaq.predict.steptime import StepTime, shape_of, step_seconds, useful_counts
+
+
+def job(num_chunks: int, **sync) -> JobSpec:
+    kind = Sync.PS if sync else Sync.ALLREDUCE
+    return JobSpec("job", "m", "d", num_chunks=num_chunks, max_epochs=9, sync=kind, **sync)
 
 
 def true_seconds(
@@ -17,7 +24,7 @@ def true_seconds(
 
 
 def test_times_seen_at_several_counts_are_reproduced_and_extended() -> None:
-    step = StepTime(16)
+    step = StepTime(job(16))
     rng = np.random.default_rng(0)
     for _ in range(30):
         for n in (1, 2, 4, 8):
@@ -28,7 +35,7 @@ def test_times_seen_at_several_counts_are_reproduced_and_extended() -> None:
 
 
 def test_one_count_alone_is_extended_as_work_that_divides() -> None:
-    step = StepTime(16)
+    step = StepTime(job(16))
     step.observe(8.0, 1, 2)
     assert step.seconds(2) == pytest.approx(8.0)
     assert 1.0 < step.seconds(16) < 4.0
@@ -36,7 +43,7 @@ def test_one_count_alone_is_extended_as_work_that_divides() -> None:
 
 
 def test_many_reports_at_one_count_leave_the_rest_believable() -> None:
-    step = StepTime(16)
+    step = StepTime(job(16))
     for _ in range(2000):
         step.observe(3.0, 1, 4)
     assert step.seconds(4) == pytest.approx(3.0, rel=0.02)
@@ -45,7 +52,7 @@ def test_many_reports_at_one_count_leave_the_rest_believable() -> None:
 
 
 def test_a_single_outlier_moves_little() -> None:
-    step = StepTime(16)
+    step = StepTime(job(16))
     for n in (1, 2, 4, 8) * 5:
         step.observe(true_seconds(n), 1, n)
     before = step.seconds(4)
@@ -54,7 +61,7 @@ def test_a_single_outlier_moves_little() -> None:
 
 
 def test_a_lasting_change_is_followed() -> None:
-    step = StepTime(16)
+    step = StepTime(job(16))
     for n in (1, 2, 4, 8) * 5:
         step.observe(true_seconds(n), 1, n)
     for n in (2, 4) * 40:
@@ -71,7 +78,7 @@ def test_a_lasting_change_is_followed() -> None:
 def test_no_reports_whatever_give_a_negative_or_undefined_time(
     reports: list[tuple[float, int, int]],
 ) -> None:
-    step = StepTime(16)
+    step = StepTime(job(16))
     for seconds, num, workers in reports:
         step.observe(seconds, num, workers)
     for n in (1, 3, 16):
@@ -94,5 +101,51 @@ def test_no_count_between_the_useful_ones_is_faster(chunks: int, least: int, spa
 
 
 def test_the_columns_say_what_the_formula_says() -> None:
-    got = step_seconds(*(np.array([x]) for x in (0.2, 0.5, 0.05, 16.0)), np.array([3.0]))
+    got = step_seconds(np.array([[0.2, 0.5, 0.05, 16.0, 0.0, 1.0]]), np.array([3.0]))
     assert got[0] == pytest.approx(true_seconds(3))
+
+
+@pytest.mark.parametrize("sync", [{"num_servers": 3}, {"workers_per_server": 2.5}])
+def test_ranks_that_serve_compute_no_chunks(sync) -> None:
+    spec = job(16, **sync)
+    step = StepTime(spec)
+    ranks = range(spec.min_ranks, spec.rank_limit + 1)
+    for _ in range(30):
+        for n in ranks:
+            seconds = 0.2 + 0.5 * math.ceil(16 / spec.workers_among(n)) + 0.05 * math.log2(n)
+            step.observe(seconds, 1, n)
+    counts = np.array(ranks, dtype=np.float64)
+    columns = np.array([[*step.params, *shape_of(spec)]])
+    for n, by_columns in zip(ranks, step_seconds(columns, counts).tolist(), strict=True):
+        seconds = 0.2 + 0.5 * math.ceil(16 / spec.workers_among(n)) + 0.05 * math.log2(n)
+        assert step.seconds(n) == pytest.approx(seconds, rel=0.1)
+        assert by_columns == pytest.approx(step.seconds(n))
+
+
+@given(
+    chunks=st.integers(1, 80),
+    least=st.integers(1, 12),
+    span=st.integers(0, 60),
+    servers=st.integers(0, 4),
+    ratio=st.sampled_from([None, 1.0, 1.5, 4.0]),
+)
+def test_useful_numbers_of_ranks_are_those_at_which_a_worker_holds_less(
+    chunks, least, span, servers, ratio
+) -> None:
+    sync = {"num_servers": servers} if ratio is None else {"workers_per_server": ratio}
+    if ratio is None and servers == 0:
+        sync = {}
+    least = min(least, chunks)
+    spec = dataclasses.replace(job(chunks, **sync), min_workers=least, max_workers=least + span)
+    low, high = spec.min_ranks, spec.rank_limit
+    _, fixed, share = shape_of(spec)
+    counts = useful_counts(chunks, low, high, fixed, share)
+    assert counts[0] == low
+    assert counts == sorted(set(counts)) and counts[-1] <= high
+
+    def waves(ranks: int) -> int:
+        return math.ceil(chunks / spec.workers_among(ranks))
+
+    if len(counts) < 32:
+        for n in range(low, high + 1):
+            assert waves(n) == waves(max(count for count in counts if count <= n))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from hpcslaq.core import commands, events
 from hpcslaq.core.jobs import Convergence, JobSpec
+from hpcslaq.core.utility import UtilityCurve, UtilityKind
 from hpcslaq.record.codec import Codec, CodecError, Kind, LineCodec, journal_codec
 
 SPEC = JobSpec(
@@ -27,11 +28,13 @@ SPEC = JobSpec(
     target_loss=0.1,
     convergence=Convergence.SUPERLINEAR,
     options={"l2": 0.1, "hidden": [256, 10], "solver": "lbfgs", "bias": True, "cap": None},
+    utility=UtilityCurve(UtilityKind.SIGMOID, 50.0, 12.5, 0.1 + 0.2),
 )
 USAGE = {"compute": 1.25, "reduce": 0.1 + 0.2}
 DIGEST = "0" * 64
 SAMPLES = [
     SPEC,
+    UtilityCurve(UtilityKind.TABLE, values=(3.0, 0.1), every_s=2.5),
     events.RunStarted({1: "a", 12: "b"}),
     events.JobSubmitted(SPEC),
     events.ArrivalsClosed(),
@@ -56,6 +59,7 @@ SAMPLES = [
     commands.Stop("a", 2, 1),
     commands.Dismiss("a", 2, (3,)),
     commands.Reject("a", "full"),
+    commands.Note("a", {"what": "accepted", "plan": [[3, 20, [[0, 2]]]], "cost": 0.1}),
     commands.WakeAt(12.5),
     commands.Shutdown(75),
 ]
@@ -98,7 +102,7 @@ def outer_codec() -> Codec:
 
 def test_the_samples_cover_every_event_and_every_command() -> None:
     present = {type(sample) for sample in SAMPLES}
-    assert present == {JobSpec, *get_args(events.Event), *get_args(commands.Command)}
+    assert present == {JobSpec, UtilityCurve, *get_args(events.Event), *get_args(commands.Command)}
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: type(s).__name__)
@@ -110,7 +114,7 @@ def test_every_event_and_command_comes_back_equal(sample: object) -> None:
     assert codec.encode(sample).isascii()
 
 
-@pytest.mark.parametrize("sample", SAMPLES[1:], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("sample", SAMPLES[2:], ids=lambda s: type(s).__name__)
 def test_a_line_names_its_kind_and_has_no_line_end_inside(sample: object) -> None:
     lines = LineCodec()
     line = lines.to_line(0.1, sample)  # type: ignore[arg-type]
@@ -146,7 +150,7 @@ def test_nested_classes_unions_rows_and_enums_come_back_equal() -> None:
 def test_a_message_may_hold_any_event() -> None:
     codec = journal_codec()
     codec.register(Message)
-    for sample in SAMPLES[1:]:
+    for sample in SAMPLES[2:]:
         if isinstance(sample, get_args(events.Event)):
             assert codec.decode(codec.encode(Message(3, sample))) == Message(3, sample)
     with pytest.raises(CodecError, match=r"Message\.event: expected RunStarted \|"):

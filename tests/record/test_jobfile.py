@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcslaq.core.jobs import Convergence, JobSpec
+from hpcslaq.core.jobs import Convergence, JobSpec, Sync
+from hpcslaq.core.utility import UtilityCurve, UtilityKind
 from hpcslaq.errors import JobFileError, NotFoundError, TrainingError
 from hpcslaq.record import jobfile, tomlfile
 from hpcslaq.record.jobfile import (
@@ -84,7 +87,7 @@ CATALOGUE = Catalogue(
     models={
         "logreg": ModelEntry(dataclass_validator(LogregOptions), logreg_class),
         "mlp": ModelEntry(check_mlp_quietly),
-        "kmeans": ModelEntry(),
+        "kmeans": ModelEntry(sync_problem=lambda options: "kmeans has no slices"),
     },
     policies={"slaq": dataclass_validator(Slaq), "fair": dataclass_validator(Fair)},
     builtin_data=("census", "digits"),
@@ -238,6 +241,62 @@ def test_a_reference_is_a_table_of_numbers(value: str) -> None:
 def test_a_stop_rule_alone_is_enough() -> None:
     (job,) = parse(SMALL.replace("epochs = 3", "tolerance = 1e-3")).jobs
     assert (job.max_epochs, job.tolerance) == (1000, 1e-3)
+
+
+SERVED = SMALL + 'sync = "ps"\n'
+
+
+@pytest.mark.parametrize(
+    ("lines", "fields"),
+    [
+        ("", {"num_servers": 1}),
+        ("servers = 3", {"num_servers": 3}),
+        ("workers_per_server = 2.5", {"workers_per_server": 2.5}),
+        ("servers = 2\nstaleness = 4", {"num_servers": 2, "staleness": 4}),
+        ('staleness = "unbounded"', {"num_servers": 1, "staleness": math.inf}),
+    ],
+)
+def test_parameter_servers_are_asked_for_by_number_or_ratio(lines: str, fields: Any) -> None:
+    job_file = parse(SERVED + lines)
+    assert job_file.jobs[0] == replace(parse(SMALL).jobs[0], sync=Sync.PS, **fields)
+    run_toml = dump_toml({"format": 1, **to_document(job_file)})
+    assert from_document(tomllib.loads(run_toml), "/else/run.toml", CATALOGUE) == job_file
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            SMALL + 'sync = "pss"',
+            "job[1] \"a\".sync: unknown value, got 'pss' (valid: allreduce, ps)",
+        ),
+        (SERVED + "servers = 0", 'job[1] "a".servers: must be >= 1, got 0'),
+        (
+            SERVED + "servers = 2\nworkers_per_server = 2",
+            'job[1] "a".servers: a job has either so many servers or so many workers_per_server',
+        ),
+        (SERVED + "workers_per_server = 0.5", 'job[1] "a".workers_per_server: must be >= 1'),
+        (SERVED + "staleness = -1", 'job[1] "a".staleness: must be >= 0, got -1'),
+        (
+            SERVED + 'staleness = "never"',
+            "job[1] \"a\".staleness: must be an integer or 'unbounded', got 'never'",
+        ),
+        (
+            SMALL + "servers = 2",
+            'job[1] "a".servers: only a job with sync = "ps" has parameter servers',
+        ),
+        (
+            SMALL + 'staleness = "unbounded"',
+            'job[1] "a".staleness: only a job with sync = "ps" has parameter servers',
+        ),
+        (
+            SERVED.replace("logreg", "kmeans"),
+            "job[1] \"a\".sync: kmeans has no slices, got 'ps'",
+        ),
+    ],
+)
+def test_impossible_parameter_servers_are_explained(text: str, message: str) -> None:
+    assert message in problem(text)
 
 
 def test_the_resolved_file_is_read_back_equal() -> None:
@@ -612,3 +671,47 @@ def test_data_may_be_the_path_of_a_file_beside_the_job_file(tmp_path: Path) -> N
     assert job_file.data == {path: {"path": path}}
     with pytest.raises(JobFileError, match=r"data: there is no such file, got '.*lost\.csv'"):
         parse_job_file(text.replace("table", "lost"), str(tmp_path / "jobs.toml"), CATALOGUE)
+
+
+UTILITIES = {
+    'kind = "constant", peak = 10': UtilityCurve(UtilityKind.CONSTANT, 10),
+    'kind = "sigmoid", peak = 50, target = "30s", steepness = 0.5': UtilityCurve(
+        UtilityKind.SIGMOID, 50, 30.0, 0.5
+    ),
+    'kind = "linear", peak = 5, target = "1m"': UtilityCurve(UtilityKind.LINEAR, 5, 60.0),
+    'kind = "step", peak = 5, target = 7': UtilityCurve(UtilityKind.STEP, 5, 7.0),
+    'kind = "table", values = [9, 4, 0], every = "20s"': UtilityCurve(
+        UtilityKind.TABLE, values=(9.0, 4.0, 0.0), every_s=20.0
+    ),
+}
+
+
+@pytest.mark.parametrize("table", UTILITIES)
+def test_a_utility_is_read_and_comes_back_from_the_resolved_file(table: str) -> None:
+    job_file = parse(SMALL + f"utility = {{ {table} }}\n")
+    assert job_file.jobs[0].utility == UTILITIES[table]
+    back = parse(dump_toml(to_document(job_file)))
+    assert back.jobs[0].utility == UTILITIES[table]
+
+
+def test_a_utility_of_the_defaults_holds_for_jobs_without_one() -> None:
+    defaults = '[defaults]\nutility = { kind = "constant", peak = 3 }\n'
+    assert parse(defaults + SMALL).jobs[0].utility == UtilityCurve(UtilityKind.CONSTANT, 3.0)
+
+
+@pytest.mark.parametrize(
+    "table, message",
+    [
+        ('kind = "cubic"', "utility.kind: unknown value"),
+        ("peak = 3", "utility.kind: is missing"),
+        ('kind = "constant"', "utility.peak: is missing"),
+        ('kind = "sigmoid", peak = 3, target = 5', "utility.steepness: is missing (sigmoid"),
+        ('kind = "step", peak = 3', "utility.target: is missing (step utility)"),
+        ('kind = "step", peak = 3, target = "soon"', "utility.target: must be a duration"),
+        ('kind = "constant", peak = 3, every = 2', "utility.every: is not used"),
+        ('kind = "table", values = [1, 2], every = 1', "utility.values: "),
+        ('kind = "constant", peak = 3, color = 2', "utility.color: unknown key"),
+    ],
+)
+def test_an_impossible_utility_is_named_by_its_key(table: str, message: str) -> None:
+    assert message in problem(SMALL + f"utility = {{ {table} }}\n")

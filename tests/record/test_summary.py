@@ -184,6 +184,19 @@ def test_a_running_job_moves_as_the_table_says(
     assert bool(run.summary.jobs["a"].members) is (not state.is_final and state != JobState.WAITING)
 
 
+def test_a_pause_and_a_new_start_are_no_regroups_but_the_pause_is_counted() -> None:
+    run = Story()
+    run(1.0, ev.JobSubmitted(spec("a")))
+    run.start(1.0, "a", 1, 2)
+    run(2.0, cmd.Pause("a", 1, 1))
+    run(2.5, ev.JobPaused("a", 1, 3))
+    run(3.0, cmd.Start("a", 2, (1,)))
+    run(3.5, ev.GroupFormed("a", 2, (1,), 3))
+    figures = run.summary.to_json()
+    assert (figures["regroups"], figures["pauses"]) == (0, 1)
+    assert (figures["jobs"][0]["regroups"], figures["jobs"][0]["pauses"]) == (0, 1)
+
+
 def test_a_failure_keeps_its_message_and_details() -> None:
     run = Story()
     run(0.0, ev.JobSubmitted(spec("a")))

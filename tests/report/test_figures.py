@@ -157,8 +157,8 @@ def test_sixty_jobs_have_a_row_each_that_is_high_enough_to_read() -> None:
 
 
 def test_names_are_not_read_as_mathematics(ended_run: RunDirectory) -> None:
-    assert figures._short("a$b$") == r"a\$b\$"
-    assert len(figures._short("x" * 90)) == 28
+    assert figures.short_name("a$b$") == r"a\$b\$"
+    assert len(figures.short_name("x" * 90)) == 28
 
 
 def test_without_matplotlib_the_error_names_the_extra(

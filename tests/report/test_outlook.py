@@ -17,7 +17,7 @@ def job(**changes: object) -> dict[str, Any]:
         "epochs": 5,
         "max_epochs": 10,
         "rank_seconds": 10.0,
-        "max_workers": 8,
+        "max_ranks": 8,
         "arrival_s": 0.0,
         "submitted_at": 0.0,
         **changes,
@@ -48,7 +48,7 @@ def test_a_job_that_has_not_begun_costs_as_much_as_the_others() -> None:
 
 
 def test_a_job_with_few_workers_holds_up_the_end() -> None:
-    assert run_eta_s(report(job(max_workers=1)), 3.0) == 10.0
+    assert run_eta_s(report(job(max_ranks=1)), 3.0) == 10.0
 
 
 def test_the_run_does_not_end_before_the_last_arrival() -> None:

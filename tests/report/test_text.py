@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.report.build import build_report
+from hpcslaq.report.html import render_page
 from hpcslaq.report.text import (
     TextTable,
     facts,
@@ -29,7 +32,7 @@ def test_the_headline_says_how_it_ended(ended_run: RunDirectory, open_run: RunDi
 def test_the_facts_of_an_ended_run(ended_run: RunDirectory) -> None:
     assert facts(build_report(ended_run)) == [
         ("makespan", "6s"),
-        ("regroups", "1 (500ms p50, 500ms longest)"),
+        ("regroups of running jobs", "1 (500ms p50, 500ms longest)"),
         ("rank-time lost outside training", "26.32 %"),
         ("idle rank-time", "16.7 %"),
         ("coordinator's tick", "0.1ms (p50), 2ms (p99)"),
@@ -60,6 +63,13 @@ def test_the_table_of_jobs(ended_run: RunDirectory) -> None:
 def test_all_metrics_are_shown_where_there_is_room(ended_run: RunDirectory) -> None:
     rows = job_table(build_report(ended_run), all_metrics=True).rows
     assert "auc 0.75, nan 1.5" in rows[0]
+
+
+@pytest.mark.parametrize(("num", "said"), [(0, ""), (1, "; 1 pause"), (2, "; 2 pauses")])
+def test_pauses_are_told_beside_the_regroups(ended_run: RunDirectory, num: int, said: str) -> None:
+    report = build_report(ended_run)
+    report["run"]["pauses"] = num
+    assert dict(facts(report))["regroups of running jobs"] == f"1 (500ms p50, 500ms longest){said}"
 
 
 def test_references_stand_beside_what_is_compared_with_them(ended_run: RunDirectory) -> None:
@@ -116,3 +126,14 @@ def test_a_narrow_table_does_without_its_spare_columns_in_their_order() -> None:
     assert table.fitted(13, spare) == table
     assert table.fitted(12, spare) == TextTable(("a", "ccc"), (False, False), (("1234", "1"),))
     assert table.fitted(1, spare) == TextTable(("a",), (False,), (("1234",),))
+
+
+def test_no_digest_is_shown_where_none_could_be_expected_again(ended_run: RunDirectory) -> None:
+    report = build_report(ended_run)
+    report["jobs"][0]["staleness"] = "unbounded"
+    row = result_table(report).rows[0]
+    assert row[-2:] == ("none: staleness unbounded",) * 2
+    html = render_page(report, None, "")
+    assert "Not so for jobs with staleness" in html
+    report["jobs"][0]["staleness"] = 0
+    assert "Not so for jobs" not in render_page(report, None, "")

@@ -37,7 +37,7 @@ def test_the_script_is_kept_and_submitted_and_its_job_is_remembered(run, pretend
     [
         (
             "echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1",
-            "sbatch: sbatch: error: Batch job submission failed: Invalid account",
+            "^sbatch: error: Batch job submission failed: Invalid account",
         ),
         ("echo Submitted batch job 7", "which is no job id"),
         ("true", "which is no job id"),

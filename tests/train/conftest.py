@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,8 +16,10 @@ from scipy import sparse
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.train.catalogue import build_model
 from hpcslaq.train.model import Model
+from hpcslaq.train.reducer import Solo
+from hpcslaq.train.stale import trainer_class
 from hpcslaq.train.state import TrainState, initial_state
-from hpcslaq.train.trainer import Flag, Solo, StepReport, Trainer
+from hpcslaq.train.trainer import Flag, StepReport, Trainer
 
 
 @dataclass
@@ -52,9 +55,17 @@ class ArrayData:
 class ThreadReducer:
     """Reduces over threads; each member adds in another order, which must not matter."""
 
-    def __init__(self, barrier: threading.Barrier, slots: list[Any], member: int) -> None:
+    def __init__(
+        self,
+        barrier: threading.Barrier,
+        slots: list[Any],
+        member: int,
+        boxes: Sequence[queue.Queue[tuple[int, bytes]]] = (),
+    ) -> None:
         self.barrier, self.slots, self.member = barrier, slots, member
         self.num_members = len(slots)
+        #: What was posted to each member and has not been received.
+        self.boxes = boxes
 
     def _reduce(self, buffer: np.ndarray, function: Callable[..., Any]) -> None:
         self.slots[self.member] = buffer.copy()
@@ -72,6 +83,45 @@ class ThreadReducer:
 
     def add(self, buffer: np.ndarray) -> None:
         self._reduce(buffer, np.add)
+
+    def _post(self, item: Any) -> list[Any]:
+        """What each member hands in."""
+        self.slots[self.member] = item
+        self.barrier.wait(30)
+        posted = list(self.slots)
+        self.barrier.wait(30)
+        return posted
+
+    def add_slices(self, vector: np.ndarray, offsets: Any, first: int) -> None:
+        total = vector.copy()
+        self._reduce(total, np.add)
+        own = self.member - first
+        vector[: offsets[-1]] = np.nan  # undefined but on the server
+        vector[offsets[-1] :] = total[offsets[-1] :]
+        if own >= 0:
+            vector[offsets[own] : offsets[own + 1]] = total[offsets[own] : offsets[own + 1]]
+
+    def spread_slices(self, vector: np.ndarray, offsets: Any, first: int) -> None:
+        posted = self._post(vector.copy())
+        for k in range(len(offsets) - 1):
+            part = slice(offsets[k], offsets[k + 1])
+            vector[part] = posted[first + k][part]
+
+    def collect_slices(self, vector: np.ndarray, offsets: Any, first: int) -> None:
+        before = vector.copy()
+        self.spread_slices(vector, offsets, first)
+        if self.member:
+            vector[:] = before
+
+    def post(self, member: int, payload: bytes) -> None:
+        self.boxes[member].put((self.member, payload))
+
+    def receive(self) -> tuple[int, bytes]:
+        return self.boxes[self.member].get(timeout=30)
+
+    def broadcast(self, payload: bytes | None, root: int = 0) -> bytes:
+        assert (payload is not None) >= (self.member == root)
+        return self._post(payload)[root]
 
 
 @dataclass
@@ -91,12 +141,13 @@ class Outcome:
 def run_members(num_members: int, body: Callable[[int, ThreadReducer], Any]) -> list[Any]:
     """`body(member, reducer)` of each member as a thread; their results, or the first error."""
     barrier, slots = threading.Barrier(num_members), [None] * num_members
+    boxes: list[queue.Queue[tuple[int, bytes]]] = [queue.Queue() for _ in slots]
     results: list[Any] = [None] * num_members
     errors: list[BaseException] = []
 
     def run(member: int) -> None:
         try:
-            results[member] = body(member, ThreadReducer(barrier, slots, member))
+            results[member] = body(member, ThreadReducer(barrier, slots, member, boxes))
         except BaseException as error:  # noqa: BLE001 - raised again below
             errors.append(error)
             barrier.abort()
@@ -109,6 +160,7 @@ def run_members(num_members: int, body: Callable[[int, ThreadReducer], Any]) -> 
     real = [e for e in errors if not isinstance(e, threading.BrokenBarrierError)]
     if errors:
         raise (real or errors)[0]
+    assert all(box.empty() for box in boxes), "a message was never received"
     return results
 
 
@@ -130,8 +182,10 @@ def train(
 
         def member_body(member: int, reducer: ThreadReducer) -> Any:
             state = TrainState.unpack(packed)  # noqa: B023
-            chunks = order[member :: reducer.num_members].tolist()  # noqa: B023
-            trainer = Trainer(spec, model, data, state, reducer, member=member, chunks=chunks)
+            num_workers = spec.workers_among(reducer.num_members)
+            chunks = order[member::num_workers].tolist()  # noqa: B023
+            cls = trainer_class(spec)
+            trainer = cls(spec, model, data, state, reducer, member=member, chunks=chunks)
             reports = []
             leave = {Flag.LEAVE: 1.0} if following and member == 0 else {}  # noqa: B023
             while not reports or not reports[-1].is_final:
@@ -143,7 +197,11 @@ def train(
         results = run_members(size, member_body)
         same = [{k: a.tobytes() for k, a in s.pack().items()} for s, _ in results]
         assert all(s == same[0] for s in same)
-        alike = [[_without_details(r) for r in reports] for _, reports in results]
+        # A server with staleness makes one step an epoch.
+        alike = [
+            [_without_details(r) for r in reports if r.is_epoch_end or not spec.staleness]
+            for _, reports in results
+        ]
         assert all(a == alike[0] for a in alike)
         outcome.state, reports = results[0]
         outcome.reports += reports

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.errors import TrainingError
 from hpcslaq.train.model import Model, Step
+from hpcslaq.train.reducer import Solo
 from hpcslaq.train.selfcheck import checker_of
 from hpcslaq.train.state import TrainState, initial_state
-from hpcslaq.train.trainer import Flag, Solo, StopRule, Trainer, chunk_share
+from hpcslaq.train.trainer import Flag, StopRule, Trainer, chunk_share
 
 
 class Halving(Model):

@@ -16,7 +16,7 @@ from hpcslaq.policies.oasis.instances import (
     small_ranges,
 )
 from hpcslaq.policies.oasis.model import Constant, JobKind, Sigmoid
-from hpcslaq.policies.oasis.workload import admission_workload
+from hpcslaq.policies.oasis.workload import AdmissionLoad, admission_workload
 
 
 def test_the_same_seed_gives_the_same_instance():
@@ -85,16 +85,27 @@ def test_calibration_takes_the_ratio_that_earned_most():
 
 
 def test_the_admission_workload_has_a_partly_reserved_ledger():
-    oasis, jobs = admission_workload(
-        np.random.default_rng(0), num_jobs=10, num_reserved=20, horizon=60, num_hosts=10
-    )
-    assert len(jobs) == 10 and oasis.ledger.worker_used.max() > 0
-    _, hard = admission_workload(
-        np.random.default_rng(0),
-        num_jobs=5,
-        num_reserved=1,
-        horizon=60,
-        num_hosts=10,
-        is_hard=True,
-    )
-    assert all(600 <= job.work <= 1200 and job.arrival == 0 for job in hard)
+    small = AdmissionLoad(20, 20, horizon=60, worker_hosts=8, server_hosts=6)
+    oasis, jobs = admission_workload(np.random.default_rng(3), small)
+    assert len(jobs) == 20
+    assert 0 < oasis.ledger.worker_used.sum() < oasis.ledger.cluster.worker_capacity.sum() * 60
+    hard_load = dataclasses.replace(small, is_hard=True, most_worker_slots=600)
+    _, hard = admission_workload(np.random.default_rng(3), hard_load)
+    assert all(job.arrival == 0 and 300 <= job.work <= 600 for job in hard)
+
+
+@pytest.mark.parametrize("num_resources", [1, 3, 6])
+def test_the_admission_workload_has_as_many_resources_as_asked_for(num_resources: int):
+    load = AdmissionLoad(10, 5, 40, 6, 5, num_resources)
+    oasis, jobs = admission_workload(np.random.default_rng(1), load)
+    assert oasis.ledger.cluster.num_resources == num_resources
+    assert any(oasis.offer(job).schedule is not None for job in jobs)
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [("num_jobs", 0), ("most_worker_slots", 23), ("num_reserved", -1), ("allreduce_share", 1.5)],
+)
+def test_an_impossible_admission_load_names_the_field(field: str, value: float):
+    with pytest.raises(ValueError, match=field):
+        AdmissionLoad(**{field: value})

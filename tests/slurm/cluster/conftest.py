@@ -8,12 +8,12 @@ tests are skipped with the reason.
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -46,6 +46,9 @@ FORMS = {
 }
 #: States in which Slurm does nothing more with a job.
 FINAL = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
+
+#: Testbeds that these tests bring up; in each a file that is locked as long as it is in use.
+_PREFIX = "hpcslaq-slurm-auto-"
 
 #: A requeued job may start again after this time, s: in the second in which Slurm revoked its
 #: credential, the nodes refuse it, and what ends the old processes would end new ones too.
@@ -86,7 +89,7 @@ epochs = 60
 options = {{ solver = "lbfgs", l2 = 1e-2 }}
 """
 #: Passes of the two long jobs: for a look, and for all the ways to interrupt them.
-PASSES = {"brief.toml": 30, "jobs.toml": 600}
+PASSES = {"brief.toml": 30, "jobs.toml": 300}
 MODELS = Path(__file__).parent / "programs" / "slow_mean.py"
 
 
@@ -162,9 +165,11 @@ class Cluster:
         assert done.returncode == 0, done.stdout + done.stderr
         return self.run(out, json.loads(done.stdout)["job_id"])
 
-    def submit_slow(self, form: str, out: str, *options: str, **size: int) -> Job:
+    def submit_slow(
+        self, form: str, out: str, *options: str, pass_s: float = 0.2, **size: int
+    ) -> Job:
         """Submit a run that would take minutes, and wait until its jobs train."""
-        (self.work / "slow").touch()
+        (self.work / "slow").write_text(str(pass_s))
         job = self.submit(form, out, *options, **size)
         job.wait_until_busy()
         return job
@@ -177,27 +182,21 @@ class Cluster:
         """The run in this directory."""
         return Job(self, job_id, self.work / out)
 
-    def wait_until_gone(self, job: Job) -> None:
-        """Wait until no process of a job is left; those that got away are killed.
-
-        Open MPI's daemons leave the process group that this testbed's Slurm knows; where
-        Slurm uses control groups they end with the job.
-        """
-        until = time.monotonic() + 3.0
-        while (left := self._processes_of(job)) and time.monotonic() < until:
+    def wait_until_gone(self, job: Job, timeout_s: float = 30.0) -> None:
+        """Wait until no rank of a job is left, whatever became of its launcher."""
+        until = time.monotonic() + timeout_s
+        while left := self.ranks_of(job):
+            assert time.monotonic() < until, f"job {job.id}: ranks live on: {left}"
             time.sleep(0.1)
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
-    def _processes_of(self, job: Job) -> list[int]:
-        wanted = f"SLURM_JOB_ID={job.id}".encode()
-        ours = self.environ["SLURM_CONF"].encode()
+    def ranks_of(self, job: Job) -> list[int]:
+        """Process ids of the job's ranks, on all nodes, of all its starts."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                environ = (folder / "environ").read_bytes()
-                if wanted in environ.split(b"\0") and ours in environ:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                is_rank = b"hpcslaq" in words and b"run" in words and b"--out" in words
+                if is_rank and os.fsencode(job.path) in words and b"srun" not in words[0]:
                     found.append(int(folder.name))
         return found
 
@@ -336,10 +335,13 @@ def root() -> Path:
 def testbed() -> Iterator[tuple[Path, dict[str, str]]]:
     """Directory of a running testbed, and the variables that reach it."""
     wanted = os.environ.get("HPCSLAQ_TESTBED")
-    if not wanted:
+    if wanted in (None, "", "no"):
         pytest.skip("no Slurm: HPCSLAQ_TESTBED=auto sets one up (root, Debian or Ubuntu)")
     is_ours = wanted == "auto"
-    directory = Path(tempfile.mkdtemp(prefix="hpcslaq-slurm-") if is_ours else wanted)
+    if is_ours:
+        _remove_leftovers()
+    directory = Path(tempfile.mkdtemp(prefix=_PREFIX) if is_ours else wanted)
+    in_use = _lock(directory) if is_ours else None
     try:
         up = subprocess.run(
             [TESTBED, "start", directory], capture_output=True, text=True, timeout=280, check=False
@@ -360,6 +362,31 @@ def testbed() -> Iterator[tuple[Path, dict[str, str]]]:
         if is_ours:
             subprocess.run([TESTBED, "stop", directory], check=False, timeout=120)
             shutil.rmtree(directory, ignore_errors=True)
+        if in_use is not None:
+            in_use.close()
+
+
+def _lock(directory: Path) -> IO[str] | None:
+    """Hold the directory as long as the file stays open; None while another process does."""
+    file = (directory / "in-use").open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
+
+
+def _remove_leftovers() -> None:
+    """Take down the testbeds of earlier tests that were killed before they could."""
+    for old in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        if not (old / "in-use").is_file() or not os.access(old, os.W_OK):
+            continue
+        in_use = _lock(old)
+        if in_use is not None:
+            with in_use:
+                subprocess.run([TESTBED, "stop", old], check=False, timeout=120)
+                shutil.rmtree(old, ignore_errors=True)
 
 
 def _clean_environment() -> dict[str, str]:

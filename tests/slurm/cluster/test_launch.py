@@ -39,6 +39,28 @@ def test_a_batch_script_of_ones_own_needs_one_line(cluster, undisturbed, form):
     assert job.digests() == undisturbed("brief.toml")
 
 
+def test_a_copied_template_runs_with_what_the_sites_file_says(cluster, undisturbed, root):
+    """As slurm/README.md says: copy one, set the variables at its top, and sbatch it."""
+    (cluster.work / "slurm").mkdir()
+    site = (root / "slurm" / "site.sh").read_text()
+    python = cluster.python("mpich-pmi2")
+    site = site.replace("#PYTHON=python3", f"PYTHON={python}")
+    # This template says pmix; the site's MPI wants pmi2.
+    site = site.replace("#LAUNCHER=(srun --mpi=pmix_v4", "LAUNCHER=(srun --mpi=pmi2")
+    (cluster.work / "slurm" / "site.sh").write_text(site)
+    text = (root / "slurm" / "requeue.sbatch").read_text()
+    text = text.replace("JOB_FILE=jobs/quickstart.toml", "JOB_FILE=brief.toml")
+    text = text.replace("RUN_DIR=runs/quickstart", "RUN_DIR=runs/copied")
+    text = text.replace("--ntasks-per-node=8", "--ntasks-per-node=2").replace("=1-00:", "=00:")
+    (cluster.work / "mine.sbatch").write_text(text.replace("00:00:00", "00:20:00"))
+    done = cluster.call("sbatch", "--parsable", "mine.sbatch")
+    assert done.returncode == 0, done.stderr
+    job = cluster.run("runs/copied", done.stdout.strip())
+    info = job.wait_end()
+    assert (info.state, info.exit_code) == ("COMPLETED", "0:0"), job.output()
+    assert job.digests() == undisturbed("brief.toml")
+
+
 def test_singletons_are_refused_by_one_message_and_not_started_again(cluster):
     # Open MPI knows nothing of srun's pmi2: every rank is a world of its own.
     openmpi = cluster.python("openmpi-pmix")

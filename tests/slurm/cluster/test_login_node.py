@@ -86,7 +86,7 @@ def test_a_slurm_that_hangs_does_not_keep_the_status(cluster, tmp_path):
     path = f"{tmp_path}:{cluster.environ['PATH']}"
     shown = cluster.hpcslaq(python, "status", "hanging", "--slurm", PATH=path)
     assert shown.returncode == 0, shown.stderr
-    assert "unknown (squeue did not answer within 5 s)" in shown.stdout
+    assert "unknown (squeue did not answer within 4 s)" in shown.stdout
 
 
 @pytest.mark.data
