@@ -110,7 +110,9 @@ class Demand:
     def allocation(self, counts: Counts) -> Allocation:
         """Workers by job name, without the jobs that get none."""
         given = np.flatnonzero(counts)
-        return dict(zip(compress(self.names, (counts != 0).tolist()), counts[given].tolist(), strict=True))
+        return dict(
+            zip(compress(self.names, (counts != 0).tolist()), counts[given].tolist(), strict=True)
+        )
 
 
 class AcceptsAll:

@@ -87,7 +87,11 @@ class StepTime:
             _MEMORY * m22 + z * z,
         )
         t0, t1, t2 = self._targets
-        self._targets = (_MEMORY * t0 + x * ratio, _MEMORY * t1 + y * ratio, _MEMORY * t2 + z * ratio)
+        self._targets = (
+            _MEMORY * t0 + x * ratio,
+            _MEMORY * t1 + y * ratio,
+            _MEMORY * t2 + z * ratio,
+        )
         if self._count > _EAGER and self._count % 4 and abs(ratio - 1.0) < _SURPRISE:
             return  # nothing new: the next fourth report solves for all
         self._solve()
