@@ -26,6 +26,7 @@ from hpcslaq.report.text import problems
 
 ROOT = Path(__file__).resolve().parents[2]
 MEAN = f"{ROOT / 'tests/mpi_runtime/programs/user_models.py'}:Mean"
+SECRET = "s3cr3t-of-the-user"
 
 
 @pytest.fixture
@@ -188,7 +189,11 @@ def items(run: RunDirectory, kind: type) -> list[Any]:
 
 
 def start(launch: Callable[..., Any], mpi: Mpi, run: RunDirectory) -> int:
-    code: int = launch(mpi, 3, ["-m", "hpcslaq.mpi", str(run.path)], timeout_s=90.0).returncode
+    program = ["-m", "hpcslaq.mpi", str(run.path)]
+    code: int = launch(mpi, 3, program, timeout_s=90.0, MY_API_TOKEN=SECRET).returncode
+    # The environment is not written into a run.
+    files = [path for path in run.path.rglob("*") if path.is_file()]
+    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
     return code
 
 
