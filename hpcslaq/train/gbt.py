@@ -187,8 +187,8 @@ class BoostedTrees(Model):
             return self._nodes(rows.codes, *splits, depth)
         # The rows went down with the tree as it grew: one step is left.
         return [
-            _children(rows.codes, nodes, *own, depth - 1)
-            for nodes, *own in zip(rows.nodes, *splits, strict=True)
+            _children(rows.codes, nodes, features, bins, depth - 1)
+            for nodes, features, bins in zip(rows.nodes, *splits, strict=True)
         ]
 
     def _nodes(
