@@ -135,23 +135,24 @@ LAUNCHER = """\
 #!/bin/bash
 # A launcher whose ranks are up when there is a file "go"; a signal before that kills it.
 warned() {
-    [ -e run/owner ] || exit 9
+    grep -q new run/owner || exit 9
     echo '{"exit_code":75,"wall_s":1}' >run/result.json
     exit 75
 }
 trap warned USR1
 touch started
 while :; do
-    [ ! -e go ] || touch run/owner
+    [ ! -e go ] || echo new >run/owner
     sleep 0.05
 done
 """
 
 
-def test_a_warning_is_passed_on_when_all_ranks_are_up_and_not_before(tmp_path):
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_warning_is_passed_on_when_all_ranks_are_up_and_not_before(tmp_path, is_first):
     (tmp_path / "run").mkdir()
-    # Of an earlier start.
-    (tmp_path / "run" / "owner").touch()
+    if not is_first:
+        (tmp_path / "run" / "owner").write_text("old\n")
     (tmp_path / "launcher").write_text(LAUNCHER)
     (tmp_path / "launcher").chmod(0o755)
     (tmp_path / "site.sh").write_text("LAUNCHER=(./launcher)\n")
