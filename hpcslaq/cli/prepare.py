@@ -143,12 +143,12 @@ def prepare_run(
 def _check_workers(path: Path, job_file: JobFile, num_workers: int) -> None:
     """Raise where a job could never start."""
     for spec in job_file.jobs:
-        if spec.min_workers > num_workers:
+        if spec.min_ranks > num_workers:
             raise JobFileError(
                 str(path),
                 f'job "{spec.name}".min_workers',
                 f"this run has {num_workers} (its ranks but the coordinator)",
-                value=spec.min_workers,
+                value=spec.min_ranks,
             )
 
 

@@ -37,6 +37,9 @@ class Sync(Enum):
 class JobState(Enum):
     """States of a job; `transitions.TRANSITIONS` says which event leads where."""
 
+    # Equal means identical; what Enum has is a Python function that hashes the name.
+    __hash__ = object.__hash__
+
     WAITING = "waiting"  # admitted, holds no ranks
     STARTING = "starting"  # ranks were promised, the first group is being formed
     RUNNING = "running"  # trains; no order under way
