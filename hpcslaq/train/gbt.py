@@ -48,7 +48,7 @@ from hpcslaq.train.options import Option
 Ints = NDArray[np.int64]
 
 #: Rows that are binned at a time.
-_BLOCK_ROWS = 8192
+_BLOCK_ROWS = 4096
 #: Least gain of a split: below it the difference of the sums is rounding.
 _LEAST_GAIN = 1e-10
 
@@ -69,8 +69,6 @@ class _Rows:
     #: Gradients and second derivatives of each row for the present tree: (K, n, 2).
     derivatives: Any = None
     loss: float = 0.0
-    #: As many ones as a block of rows has values.
-    ones: Any = None
 
 
 class BoostedTrees(Model):
@@ -87,6 +85,11 @@ class BoostedTrees(Model):
         ),
         "sample": Option(int, 50_000, "rows that the bins are chosen from", at_least=1),
     }
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        super().__init__(settings)
+        #: As many ones as a block of rows has values, or more: of use to all chunks.
+        self._ones: Array = np.ones(0)
 
     @abstractmethod
     def num_outputs(self, info: DataInfo) -> int:
@@ -144,7 +147,7 @@ class BoostedTrees(Model):
             if level:
                 chosen = np.flatnonzero(state["is_summed"][k][rows.nodes[k]])
                 derivatives, nodes = derivatives[chosen], rows.nodes[k][chosen] >> 1
-            _fill(slopes[k], curvatures[k], rows.codes, chosen, derivatives, nodes, rows.ones)
+            _fill(slopes[k], curvatures[k], rows.codes, chosen, derivatives, nodes, self._ones)
         sums: dict[str, Array | float] = {"slopes": slopes, "curvatures": curvatures}
         return sums if level else sums | {"loss": rows.loss}
 
@@ -154,7 +157,8 @@ class BoostedTrees(Model):
             margins = np.repeat(state["base"][:, None], chunk.num_rows, axis=1)
             codes = _codes(chunk.X, state["edges"])
             rows = chunk.cache["rows"] = _Rows(codes, margins)
-            rows.ones = np.ones(min(len(codes), _BLOCK_ROWS) * codes.shape[1])
+            if self._ones.size < min(len(codes), _BLOCK_ROWS) * codes.shape[1]:
+                self._ones = np.ones(min(len(codes), _BLOCK_ROWS) * codes.shape[1])
         return rows
 
     def _go_down(self, state: State, rows: _Rows, y: Array, level: int) -> None:
@@ -372,8 +376,9 @@ def _codes(X: Features, edges: Array) -> NDArray[np.uint8]:
     for start in range(0, len(codes), _BLOCK_ROWS):
         rows = X[start : start + _BLOCK_ROWS]
         columns = np.ascontiguousarray((rows.toarray() if sparse.issparse(rows) else rows).T)
-        found = [np.searchsorted(e, c) for e, c in zip(edges, columns, strict=True)]
-        codes[start : start + _BLOCK_ROWS] = np.stack(found, axis=1)
+        block = codes[start : start + _BLOCK_ROWS]
+        for feature, (own_edges, column) in enumerate(zip(edges, columns, strict=True)):
+            block[:, feature] = np.searchsorted(own_edges, column)
     return codes
 
 
