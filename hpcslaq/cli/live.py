@@ -37,6 +37,8 @@ _log = logging.getLogger(__name__)
 #: Shortest time between two drawings, and between two lines where there is no terminal, s.
 _REDRAW_S = 1.0
 _LINE_S = 10.0
+#: Whoever watches rests so many times as long as a look took: it costs a tenth of a core at most.
+PAUSE_PER_WORK = 9.0
 #: Lines of the terminal that are left to other things than rows of jobs.
 _MARGIN = 6
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -60,6 +62,8 @@ class Display:
         self._reader = None if is_quiet else RunReader(run)
         self._live: Live | None = None
         self._shown_at = time.monotonic()
+        #: How long the last look took.
+        self._took_s = 0.0
         #: The newest line, where there is no terminal.
         self._line = ""
 
@@ -91,11 +95,13 @@ class Display:
         if self._reader is None:
             return
         pause_s = _LINE_S if self._live is None else _REDRAW_S
+        pause_s = max(pause_s, PAUSE_PER_WORK * self._took_s)
         if not is_last and time.monotonic() - self._shown_at < pause_s:
             return
         self._shown_at = time.monotonic()
         try:
             self._show(self._reader, is_last)
+            self._took_s = time.monotonic() - self._shown_at
         except (OSError, HpcslaqError) as error:
             self._reader = None
             _log.warning("the display ends, the run goes on: %s", error)

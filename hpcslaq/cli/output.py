@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -20,6 +21,15 @@ from rich.console import Console
 from hpcslaq.errors import HpcslaqError
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON value.")
+
+
+def octal_mode(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    """A click callback: file permissions such as 750; None where none were given."""
+    if text is None:
+        return None
+    if not re.fullmatch("0?[0-7]{3}", text):
+        raise click.BadParameter(f"{text!r} is no octal number such as 750")
+    return int(text, 8)
 
 
 def emit_json(value: Any) -> None:

@@ -17,6 +17,7 @@ from hpcslaq.cli.catalogue import gather
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.data.builtin import builtin_versions
 from hpcslaq.data.cache import default_cache_root, prepare
+from hpcslaq.data.dataset import Dataset
 from hpcslaq.data.source import DataSource
 from hpcslaq.data.store import open_dataset
 from hpcslaq.errors import DataError, HpcslaqError, JobFileError
@@ -72,8 +73,9 @@ def prepare_data(path: Path, job_file: JobFile, progress: Progress) -> dict[str,
         report = _reporter(key, progress)
         # Absolute: the run may be resumed from another directory.
         directories[key] = str(prepare(source, default_cache_root().absolute(), report))
+    opened = {key: open_dataset(Path(directory)) for key, directory in directories.items()}
     for spec in job_file.jobs:
-        _check_fit(path, spec, directories[spec.data])
+        _check_fit(path, spec, opened[spec.data])
     return directories
 
 
@@ -105,12 +107,13 @@ def prepare_run(
     progress: Progress,
     *,
     num_workers: int | None = None,
+    mode: int | None = None,
 ) -> RunDirectory:
     """A run directory with its plan; that of an earlier attempt at the same is taken up again.
 
     `path` : where `job_file` (of `read_checked`) is, for messages; `num_workers` : worker ranks
-    that a new run is to have. Raises JobFileError, DataError, NotFoundError, LaunchError; nothing
-    is left behind then.
+    that a new run is to have; `mode` : see `RunDirectory.create`. Raises JobFileError, DataError,
+    NotFoundError, LaunchError; nothing is left behind then.
     """
     if num_workers is not None and not RunDirectory.is_run(out):
         _check_workers(path, job_file, num_workers)
@@ -128,7 +131,7 @@ def prepare_run(
         if plan != present:
             plan.write(run)
         return run
-    run = RunDirectory.create(out)
+    run = RunDirectory.create(out, mode)
     try:
         plan.write(run)
     except (HpcslaqError, OSError):
@@ -140,12 +143,12 @@ def prepare_run(
 def _check_workers(path: Path, job_file: JobFile, num_workers: int) -> None:
     """Raise where a job could never start."""
     for spec in job_file.jobs:
-        if spec.min_workers > num_workers:
+        if spec.min_ranks > num_workers:
             raise JobFileError(
                 str(path),
                 f'job "{spec.name}".min_workers',
                 f"this run has {num_workers} (its ranks but the coordinator)",
-                value=spec.min_workers,
+                value=spec.min_ranks,
             )
 
 
@@ -164,9 +167,8 @@ def _reporter(key: str, progress: Progress) -> Progress:
     return lambda what, share: progress(f"data {key}: {what}", share)
 
 
-def _check_fit(path: Path, spec: JobSpec, directory: str) -> None:
+def _check_fit(path: Path, spec: JobSpec, data: Dataset) -> None:
     """Raise where a model cannot be trained on its data, before any rank is started."""
-    data = open_dataset(Path(directory))
     if spec.num_chunks > data.num_rows:
         raise JobFileError(
             str(path),

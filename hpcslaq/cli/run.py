@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from hpcslaq.cli.live import preparing
-from hpcslaq.cli.output import emit_json, json_option, reports_errors
+from hpcslaq.cli.output import emit_json, json_option, octal_mode, reports_errors
 from hpcslaq.cli.prepare import default_run_directory, prepare_run, read_checked
 from hpcslaq.cli.ranks import start_ranks
 from hpcslaq.cli.report import show
@@ -47,6 +47,9 @@ _MEETING_S = 300.0
     default="60s",
     help="In an allocation: checkpoint and end this long before its end; default: 60s; 0: do not.",
 )
+@click.option(
+    "--mode", callback=octal_mode, help="Permissions of a new run directory, octal; default: 700."
+)
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @json_option
 @reports_errors
@@ -58,6 +61,7 @@ def command(
     family: str,
     serve: bool,
     stop_before: str,
+    mode: int | None,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -74,7 +78,12 @@ def command(
             checked = read_checked(job_file, policy, is_serving=serve)
             where = out or default_run_directory(job_file)
             return prepare_run(
-                job_file, checked, where, lambda what, share: None, num_workers=num_ranks - 1
+                job_file,
+                checked,
+                where,
+                lambda what, share: None,
+                num_workers=num_ranks - 1,
+                mode=mode,
             )
 
         return _run_as_rank(prepare, _early_end(stop_before), as_json=as_json)
@@ -86,7 +95,7 @@ def command(
     num_ranks = ranks or checked.run.ranks or cores + 1
     where = out or default_run_directory(job_file)
     with preparing(quiet or as_json) as progress:
-        run = prepare_run(job_file, checked, where, progress, num_workers=num_ranks - 1)
+        run = prepare_run(job_file, checked, where, progress, num_workers=num_ranks - 1, mode=mode)
     if allocation is None:
         program = ["-m", "hpcslaq.mpi", str(run.path)]
     else:

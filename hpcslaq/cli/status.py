@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from hpcslaq.cli.live import draw
+from hpcslaq.cli.live import PAUSE_PER_WORK, draw
 from hpcslaq.cli.output import emit_json, json_option, reports_errors, terminal
 from hpcslaq.cli.queue import QueueView
 from hpcslaq.record.rundir import RunDirectory
@@ -170,6 +170,7 @@ def _watch(reader: RunReader, queue: QueueView) -> None:
     console = terminal()
     with Live(console=console, auto_refresh=False) as live:
         while True:
+            begin = time.perf_counter()
             num_new = reader.poll()
             status = describe_status(reader)
             drawn = _draw(reader, status, queue, max_rows=max(4, console.height - 8))
@@ -179,4 +180,5 @@ def _watch(reader: RunReader, queue: QueueView) -> None:
                 console.print(drawn)
             if status["run"]["activity"] not in ("running", "not started"):
                 return
-            time.sleep(_LOOK_S)
+            # Of thousands of jobs a look takes time, which the ranks beside it need.
+            time.sleep(max(_LOOK_S, PAUSE_PER_WORK * (time.perf_counter() - begin)))

@@ -431,7 +431,7 @@ class Coordinator:
         check_total(allocation, view.num_ranks)
         differing.update((job, 0) for job in self._given if job not in allocation)
         for job, count in differing.items():
-            self._put(changed(live[job], target=int(count)))
+            self._retarget(live[job], int(count))
 
     def _carry_out(self, is_patient: bool) -> list[cmd.Command]:
         """Orders that bring the jobs nearer to their targets with the ranks that are idle.
@@ -581,6 +581,29 @@ class Coordinator:
             self._too_large[name] = None
         else:
             self._too_large.pop(name, None)
+        self._num_lacking += lacks - self._lacking.pop(name, 0)
+        if lacks:
+            self._lacking[name] = lacks
+
+    def _retarget(self, record: JobRecord, target: int) -> None:
+        """What `_put` does when nothing but the target of a live job changed."""
+        name, state = record.spec.name, record.state
+        self.jobs[name] = self._live[name] = changed(record, target=target)
+        if target > 0:
+            self._given[name] = None
+        else:
+            self._given.pop(name, None)
+        if state is JobState.RUNNING:
+            lacks = target - len(record.members)
+            if lacks < 0 or record.is_cancel_pending:
+                self._too_large[name] = None
+                lacks = 0
+            else:
+                self._too_large.pop(name, None)
+        elif state is JobState.WAITING:
+            lacks = target
+        else:
+            return  # an order is under way, so it neither lacks ranks nor has too many
         self._num_lacking += lacks - self._lacking.pop(name, 0)
         if lacks:
             self._lacking[name] = lacks

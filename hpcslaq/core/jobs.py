@@ -37,6 +37,9 @@ class Sync(Enum):
 class JobState(Enum):
     """States of a job; `transitions.TRANSITIONS` says which event leads where."""
 
+    # Equal means identical; what Enum has is a Python function that hashes the name.
+    __hash__ = object.__hash__
+
     WAITING = "waiting"  # admitted, holds no ranks
     STARTING = "starting"  # ranks were promised, the first group is being formed
     RUNNING = "running"  # trains; no order under way
@@ -57,6 +60,9 @@ class JobState(Enum):
         """Whether the job has ended for good."""
         return self in _FINAL
 
+
+#: Largest number that a job may have anywhere: what follows from it still fits into 64 bits.
+MAX_COUNT = 2**63 - 1
 
 _FINAL = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED, JobState.REJECTED})
 
@@ -116,6 +122,10 @@ class JobSpec:
         _at_least("max_epochs", self.max_epochs, 1)
         _at_least("min_workers", self.min_workers, 1)
         _at_least("patience", self.patience, 1)
+        for key in ("num_chunks", "max_epochs", "min_workers", "max_workers", "patience", "seed"):
+            value = getattr(self, key)
+            if value is not None and abs(value) > MAX_COUNT:
+                raise ValueError(f"{key}: a number of {value.bit_length()} bits is too large")
         if self.min_workers > self.num_chunks:
             raise ValueError(f"min_workers: {self.min_workers} > num_chunks = {self.num_chunks}")
         if self.max_workers is not None and self.max_workers < self.min_workers:

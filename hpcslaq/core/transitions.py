@@ -17,6 +17,9 @@ S = JobState
 class Trigger(Enum):
     """What moves a job: events from outside and the coordinator's own orders."""
 
+    # Equal means identical; what Enum has is a Python function that hashes the name.
+    __hash__ = object.__hash__
+
     ORDERED_START = "ordered start"
     ORDERED_REGROUP = "ordered regroup"
     ORDERED_PAUSE = "ordered pause"

@@ -23,7 +23,10 @@ def read_parquet(path: Path, options: Mapping[str, object], progress: Progress) 
     """The rows of a Parquet file. Raises LaunchError when pyarrow is not installed."""
     file = open_parquet(path)
     schema = file.schema_arrow
-    names = tuple(schema.names)
+    try:
+        names = tuple(schema.names)
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: damaged: the name of a column is not UTF-8 text") from None
     num_rows = file.metadata.num_rows
     if not names or num_rows <= 0:
         raise DataError(f"{path}: no rows or no columns")
@@ -92,7 +95,7 @@ def _blocks(
             yield Block(X, y)
             start += batch.num_rows
             progress("read", start / num_rows)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: text that is not UTF-8
         raise DataError(f"{path}: row {start} or later: damaged: {one_line(error)}") from error
     if start != num_rows:
         raise DataError(f"{path}: {start} rows, the file declares {num_rows}")

@@ -33,6 +33,7 @@ from hpcslaq.mpi.requests import RequestDesk
 from hpcslaq.mpi.worker import Worker
 from hpcslaq.policies.registry import make_policy
 from hpcslaq.record.codec import Kind
+from hpcslaq.record.files import LogHandler
 from hpcslaq.record.journal import JournalError, JournalWriter, read_journal
 from hpcslaq.record.plan import RunPlan
 from hpcslaq.record.rundir import RunDirectory, RunDirectoryError, software_versions
@@ -245,7 +246,7 @@ def _work(ranks: boot.Ranks, channel: Channel) -> int:
 
 def _log_to(path: Path) -> None:
     """Send this rank's log to a file of its own; made when there is something to say."""
-    handler = logging.FileHandler(path, delay=True)
+    handler = LogHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger("hpcslaq")
     root.addHandler(handler)

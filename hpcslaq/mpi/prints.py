@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+from hpcslaq.record.files import open_log
+
 #: A rank writes at most so much to the log of a job in one membership; then it says so.
 MAX_BYTES = 2**20
 
@@ -61,7 +63,7 @@ class Prints(io.TextIOBase):
             data = data[:MAX_BYTES] + f"\nrank {self._rank}: ... (no more is kept)\n".encode()
         try:
             if self._file is None:
-                self._file = io.FileIO(self._path, "a")
+                self._file = io.FileIO(open_log(self._path), "a")
             self._file.write(data)
         except OSError:
             self._num_bytes = MAX_BYTES

@@ -24,7 +24,7 @@ from hpcslaq.core import events as ev
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.data.dataset import Dataset
 from hpcslaq.data.store import open_dataset
-from hpcslaq.errors import CheckpointError, HpcslaqError, TrainingError
+from hpcslaq.errors import CheckpointError, DataError, HpcslaqError, TrainingError
 from hpcslaq.mpi.boot import Ranks, process_usage
 from hpcslaq.mpi.channel import ACTIVE_PAUSE_S, CODEC, IDLE_PAUSE_S, Backoff, Channel
 from hpcslaq.mpi.fence import Fence
@@ -217,6 +217,10 @@ class Worker:
         data = self._datasets.get(order.data_path)
         if data is None:
             data = self._datasets[order.data_path] = open_dataset(Path(order.data_path))
+        if spec.num_chunks > data.num_rows:  # a request is not checked against its data
+            raise DataError(
+                f"{spec.data}: {data.num_rows} rows, fewer than {spec.num_chunks} chunks"
+            )
         return Seat(
             spec, data, build_model(spec.model, spec.options), order.generation, order.members
         )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from hpcslaq.core.jobs import JobRecord, JobState
 from hpcslaq.core.policy import Allocation, ClusterView, Policy
 from hpcslaq.errors import NotFoundError
+from hpcslaq.policies.oasis.present import JobPlan, Standing, slot_of
 from hpcslaq.policies.oracle import OracleQualityPolicy, OracleSlaqPolicy
 from hpcslaq.policies.quality import Plan, QualityPolicy
 from hpcslaq.policies.slaq import SlaqPolicy
@@ -115,7 +116,7 @@ def _why(
     given: int,
 ) -> str:
     """Why it has `given` workers where no gain decided it."""
-    least = record.spec.min_workers
+    least = record.spec.min_ranks
     if given == 0:
         return ""
     if isinstance(policy, SlaqPolicy):
@@ -140,7 +141,7 @@ def _first_in_s(policy: Policy, view: ClusterView, record: JobRecord) -> float |
     patience_s = getattr(policy, "patience_rounds", math.inf) * view.round_s
     since = max(record.submitted_at, record.changed_at)
     left = since + patience_s - view.now
-    return left if 0.0 < left < math.inf and record.spec.min_workers <= view.num_ranks else None
+    return left if 0.0 < left < math.inf and record.spec.min_ranks <= view.num_ranks else None
 
 
 def _taken_by(view: ClusterView, proposal: Allocation) -> tuple[tuple[str, int], ...]:
@@ -208,6 +209,8 @@ def _sentences(
     said = [_state_sentence(found, record, view, proposal)]
     if found.why:
         said.append(found.why)
+    if isinstance(record.plan, JobPlan):
+        said.append(_plan_sentence(record.plan, view, found.given))
     if found.taken_by:
         said.append(f"Jobs that gained workers: {_listed(found.taken_by)}.")
     unit = "largest drop in one iteration" if found.policy == "slaq" else "whole drop"
@@ -272,6 +275,25 @@ def _changes(found: Explanation, view: ClusterView) -> list[str]:
             f"Neither twice the ranks nor {_FACTORS[-1]:g} times its weight would give it more."
         )
     return said
+
+
+def _plan_sentence(plan: JobPlan, view: ClusterView, given: int) -> str:
+    """What a policy that plans ahead thinks of the job."""
+    match plan.standing:
+        case Standing.OPEN:
+            return "Nothing is known of its steps yet: it trains on idle ranks until it is offered."
+        case Standing.WAITING:
+            return "It was worth less than its ranks cost, and waits for lower prices."
+        case Standing.REFUSED:
+            return "It is worth less than its ranks cost: it ends as soon as it is paused."
+        case _:
+            slot = slot_of(view.now, view.round_s)
+            reserved = plan.reserved(slot)
+            lent = f", {given - reserved} of its workers are lent" if given > reserved else ""
+            promised = "planned"
+            if plan.promised is not None:
+                promised = f"promised its end in slot {plan.promised}"
+            return f"It is {promised}; it reserved {reserved} in the present slot {slot}{lent}."
 
 
 def _workers(count: int) -> str:

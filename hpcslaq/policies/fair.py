@@ -24,7 +24,8 @@ from hpcslaq.policies.demand import (
 class FairPolicy(AcceptsAll):
     """Weighted equal shares between each job's minimum and its limit; work-conserving.
 
-    Minima that do not fit together take turns: the order is by rank-seconds per weight
+    Source: the baseline of SLAQ (SoCC 2017, section 5). Deviations, for cases that it leaves open:
+    minima that do not fit together take turns: the order is by rank-seconds per weight
     attained so far, in steps of `patience_rounds` rounds on the minimum, so that a turn lasts
     about that long; a job that waited that long comes first.
     """

@@ -15,7 +15,7 @@ from hpcslaq.policies.demand import AcceptsAll, Demand
 class FifoPolicy(AcceptsAll):
     """In order of arrival each job gets workers up to its limit while there are any.
 
-    Source: the classical rule; as in batch queues with backfilling, but without reservations. A
+    Source: the classical rule, as in batch queues with backfilling. Deviations: no reservations: a
     job whose minimum does not fit into what its elders left is passed over. It cannot be
     held up by younger jobs: at each decision its elders are served first, then it. There is no
     bound on waiting, unless `patience_rounds` sets one: a job that waited as long goes first.

@@ -16,6 +16,8 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 _HALVINGS = 90
+#: The price is known well enough: jumps that are nearer to one another are left to the rest.
+_CLOSE = 1e-9
 _PASSES = 64
 
 
@@ -42,7 +44,7 @@ def share_by_price(counts: Counts, gains: Floats, budget: int) -> tuple[Counts, 
     for _ in range(_HALVINGS):
         # Gains span many orders of magnitude, so halve the logarithm while low is above 0.
         middle = (low * high) ** 0.5 if low > 0.0 else high / 16.0
-        if not low < middle < high or len(some) == 0:
+        if not low < middle < high or high - low <= _CLOSE * high or len(some) == 0:
             break
         tried = _best_at(some_extra, some_gain, middle)
         if fixed + _spent(some_extra, tried) <= left:

@@ -46,12 +46,16 @@ class OracleSlaqPolicy(AcceptsAll):
 
 @dataclass(frozen=True, slots=True)
 class OracleQualityPolicy(AcceptsAll):
-    """The rule of `quality` with the true losses and step times, hence without optimism."""
+    """The rule of `quality` with the true losses and step times, hence without optimism.
 
-    horizon_rounds: float = 4.0
+    Source: own, as `quality`; no other deviation from it.
+    """
+
+    horizon_rounds: float = 16.0
     regroup_s: float = 0.05
     hysteresis: float = 1.25
     patience_rounds: float = PATIENCE_ROUNDS
+    completion: float = 0.005
 
     @property
     def name(self) -> str:
@@ -69,7 +73,12 @@ class OracleQualityPolicy(AcceptsAll):
     def plan(self, view: ClusterView) -> Plan:
         """The allocation with its reasons."""
         rule = QualityRule(
-            (1.0, self.horizon_rounds), 0.0, self.regroup_s, self.hysteresis, self.patience_rounds
+            (1.0, self.horizon_rounds),
+            0.0,
+            self.regroup_s,
+            self.hysteresis,
+            self.patience_rounds,
+            self.completion,
         )
         return _plan(self.name, view, rule)
 

@@ -32,6 +32,7 @@ Counts = NDArray[np.int64]
 class SlaqPolicy(AcceptsAll):
     """Maximise the sum over jobs of weight * (predicted drop in one round) / D_j.
 
+    Source: SLAQ (Zhang et al., SoCC 2017), sections 3.1-3.3, and the authors' published code.
     Each job starts from its minimum, or from the fair share floor(C/J) while it has no
     prediction; the remaining workers go one by one to the largest marginal gain.
 

@@ -205,8 +205,7 @@ class Tracks:
         self._bank[rows] = bank
         # The sum is finite only if all are; it may overflow where all are.
         total = bank.reshape(len(rows), -1).sum(axis=1)
-        is_sound: Mask = np.isfinite(total) | np.isfinite(bank).all(axis=(1, 2))
-        return is_sound
+        return np.asarray(np.isfinite(total) | np.isfinite(bank).all(axis=(1, 2)))
 
     def _experts(self, rows: Rows, steps: Floats) -> Floats:
         """What each expert predicts, (m, h, experts); NaN from those that have not joined."""

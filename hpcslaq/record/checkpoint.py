@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from hpcslaq.errors import CheckpointError
 from hpcslaq.record.codec import CodecError, dump_json, load_json
-from hpcslaq.record.files import publish, temp_path
+from hpcslaq.record.files import create_private, publish, temp_path
 
 #: A small value beside the arrays.
 Scalar = str | int | float | bool
@@ -72,9 +72,7 @@ def write_checkpoint(
             _write_content(content, arrays, meta, kind)
             content.flush()
             image = content.id.get_file_image()
-        # Private from its first byte on.
-        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with open(fd, "wb") as file:
+        with open(create_private(temp), "wb") as file:
             file.write(image)
         num_bytes = temp.stat().st_size
         publish(temp, path)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import secrets
+from io import TextIOWrapper
 from pathlib import Path
 
 #: Start of the names of files that are being written; left over only by a killed process.
@@ -16,17 +18,70 @@ def temp_path(path: Path) -> Path:
     return path.with_name(f"{TEMP_PREFIX}{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
 
 
-def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replace `path` by a file with this content; raises OSError and leaves the old one."""
+def write_atomic(path: Path, data: bytes, *, is_program: bool = False) -> None:
+    """Replace `path` by a file with this content; raises OSError and leaves the old one.
+
+    Others may read it where its directory lets them in; `is_program` : its owner may execute it.
+    """
     temp = temp_path(path)
     try:
-        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-        with open(fd, "wb") as file:
+        with open(create_private(temp, is_program=is_program), "wb") as file:
             file.write(data)
         publish(temp, path)
     finally:
         # Renamed by now, unless something went wrong.
         temp.unlink(missing_ok=True)
+
+
+def create_private(path: Path, *, is_program: bool = False) -> int:
+    """The descriptor of a new file, for writing; raises OSError where there is one or a link.
+
+    It is its owner's from the first byte on, and for those whom the directory's mode lets in.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    set_mode(fd, file_mode(path.parent) | (0o100 if is_program else 0))
+    return fd
+
+
+def set_mode(fd: int, mode: int) -> None:
+    """Give a file of ours these permissions; the few file systems without any are not asked."""
+    if os.fstat(fd).st_mode & 0o777 != mode:
+        os.fchmod(fd, mode)
+
+
+def open_log(path: Path) -> int:
+    """The descriptor of a file to append to, never through a link; raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, file_mode(path.parent))
+
+
+class LogHandler(logging.FileHandler):
+    """A log file of a run directory, made when there is something to say, never through a link."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, encoding="utf-8", delay=True)
+
+    def _open(self) -> TextIOWrapper:
+        return open(open_log(Path(self.baseFilename)), "a", encoding="utf-8")
+
+
+def file_mode(directory: Path) -> int:
+    """Permissions of files in a directory: as the directory's, 0600 for 0700, 0640 for 0750."""
+    return 0o600 | (directory.stat().st_mode & 0o066)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory, unless it is there, with the permissions of the one that it is in."""
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return
+    # mkdir's mode is subject to the umask, the user's choice is not.
+    mode = 0o700 | (path.parent.stat().st_mode & 0o077)
+    if mode != 0o700:
+        path.chmod(mode)
 
 
 def publish(temp: Path, path: Path) -> None:

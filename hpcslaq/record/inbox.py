@@ -23,7 +23,7 @@ from pathlib import Path
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.errors import HpcslaqError
 from hpcslaq.record.codec import JOB_CLASSES, Codec
-from hpcslaq.record.files import write_atomic
+from hpcslaq.record.files import make_directory, write_atomic
 
 _log = logging.getLogger("hpcslaq.record")
 
@@ -146,7 +146,7 @@ class Inbox:
 
     def refuse(self, name: str, reason: str) -> None:
         """A request is not carried out, for this reason. Raises OSError as `done` does."""
-        self._path.joinpath(_REFUSED).mkdir(mode=0o700, exist_ok=True)
+        make_directory(self._path / _REFUSED)
         text = reason[:_MAX_REASON].encode(errors="backslashreplace")
         write_atomic(self._reason_file(name), text)
         self._move(name, _REFUSED)
@@ -178,7 +178,7 @@ class Inbox:
         return self._path / _REFUSED / f"{_kept_name(name)}.reason"
 
     def _move(self, name: str, folder: str) -> None:
-        self._path.joinpath(folder).mkdir(mode=0o700, exist_ok=True)
+        make_directory(self._path / folder)
         (self._path / name).replace(self._path / folder / _kept_name(name))
 
 

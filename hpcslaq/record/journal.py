@@ -22,6 +22,7 @@ from hpcslaq.core.commands import Command
 from hpcslaq.core.events import Event
 from hpcslaq.errors import HpcslaqError, NotFoundError
 from hpcslaq.record.codec import CodecError, Entry, LineCodec
+from hpcslaq.record.files import file_mode, set_mode
 
 _log = logging.getLogger("hpcslaq.record")
 
@@ -70,10 +71,13 @@ class JournalWriter:
         self._lines = LineCodec()
         #: Encoded lines that are not yet with the operating system.
         self._waiting: list[bytes] = []
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        self._fd = os.open(path, flags, file_mode(path.parent))
         with ExitStack() as undo:
             undo.callback(os.close, self._fd)
             _lock(self._fd, path)
+            if os.fstat(self._fd).st_size == 0:
+                set_mode(self._fd, file_mode(path.parent))
             _cut_torn_line(self._fd, path, on_torn)
             undo.pop_all()
 

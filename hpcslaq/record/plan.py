@@ -87,7 +87,7 @@ class RunPlan:
         """The plan that `write` wrote."""
         document = run.read_run_toml()
         try:
-            plan: RunPlan = Codec((JobSpec, cls)).from_json(
+            plan: RunPlan = Codec((*JOB_CLASSES, cls)).from_json(
                 {
                     "type": cls.__name__,
                     "jobs": document["job"],

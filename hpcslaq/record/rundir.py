@@ -21,7 +21,7 @@ from typing import Any
 from hpcslaq import __version__
 from hpcslaq.errors import HpcslaqError, NotFoundError
 from hpcslaq.record.codec import dump_json, load_json
-from hpcslaq.record.files import write_atomic
+from hpcslaq.record.files import make_directory, write_atomic
 from hpcslaq.record.toml import dump_toml
 
 #: Version of the layout and of the file formats; a run of another one is not resumed.
@@ -73,13 +73,20 @@ class RunDirectory:
         return (path / "run.toml").is_file()
 
     @classmethod
-    def create(cls, path: Path, mode: int = 0o700) -> RunDirectory:
+    def create(cls, path: Path, mode: int | None = None) -> RunDirectory:
         """Make a new run directory that only its owner may enter (or as `mode` says).
 
-        The directory may exist when it is empty or holds only what an interrupted `create`
-        or a submission left. Raises RunDirectoryError where there is a run or anything else.
+        Files in it can be read by those who may enter. A directory that exists keeps its mode,
+        unless one is given. It may exist when it is empty or holds only what an interrupted
+        `create` or a submission left. Raises RunDirectoryError where there is a run or
+        anything else.
         """
         run = cls(path.absolute())
+        if mode is not None and (mode & 0o700 != 0o700 or mode & ~0o775):
+            raise RunDirectoryError(
+                f"{path}: mode {mode:03o} is none for a run directory: its owner needs all rights "
+                "and nobody but its group may write (valid: 700, 750, 755, 770, ...)"
+            )
         if cls.is_run(run.path):
             raise RunDirectoryError(f"{path}: holds a run already; resume it or choose another")
         try:
@@ -87,11 +94,13 @@ class RunDirectory:
                 run._check_reusable()
             else:
                 run.path.parent.mkdir(parents=True, exist_ok=True)
-                run.path.mkdir(mode=mode)
-                # mkdir's mode is subject to the umask, the user's choice is not.
+                run.path.mkdir(mode=0o700)
+                mode = 0o700 if mode is None else mode
+            # mkdir's mode is subject to the umask, the user's choice is not.
+            if mode is not None:
                 run.path.chmod(mode)
             for name in _SUBDIRECTORIES:
-                (run.path / name).mkdir(mode=mode, exist_ok=True)
+                make_directory(run.path / name)
         except OSError as error:
             raise RunDirectoryError(f"{path}: cannot be made: {error.strerror}") from None
         return run

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from hpcslaq.errors import CheckpointError
 from hpcslaq.record.checkpoint import Scalar, read_checkpoint, write_checkpoint
-from hpcslaq.record.files import remove_temp_files
+from hpcslaq.record.files import make_directory, remove_temp_files
 
 _log = logging.getLogger("hpcslaq.record")
 
@@ -146,7 +146,8 @@ class CheckpointStore:
 
     def _make_directory(self) -> None:
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(self._directory)
         except OSError as error:
             raise CheckpointError(f"{self._directory}: cannot be made: {error.strerror}") from None
         self._check_directory()

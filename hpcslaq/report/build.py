@@ -58,7 +58,10 @@ class RunReader:
         self.history = History()
         self.plans = PlanHistory()
         self._tail = JournalTail(run.journal)
+        self._self_checks = frozenset(self.plan.self_checks)
         self._versions: dict[str, str] = run.read_run_toml()["versions"]
+        #: What was said last of jobs that have ended and of which nothing was heard since.
+        self._described: dict[str, dict[str, Any]] = {}
         #: Seconds that each regroup of a running job took, in order.
         self._regroup_seconds: list[float] = []
 
@@ -84,6 +87,7 @@ class RunReader:
 
     def _fold(self, entry: Entry) -> None:
         item = entry.item
+        self._described.pop(getattr(item, "job", ""), None)
         if isinstance(item, ev.GroupFormed):
             job = self.summary.jobs.get(item.job)
             if job is not None and job.members:
@@ -143,7 +147,17 @@ class RunReader:
         return earned_by(job, self.plan.round_s)
 
     def _describe_job(self, spec: JobSpec) -> dict[str, Any]:
+        known = self._described.get(spec.name)
+        if known is not None:
+            return dict(known)
         job = self.summary.jobs.get(spec.name)
+        described = self._describe(spec, job)
+        if job is not None and job.state.is_final:
+            # It changes no more: a watched run of thousands of jobs is described every second.
+            self._described[spec.name] = dict(described)
+        return described
+
+    def _describe(self, spec: JobSpec, job: JobSummary | None) -> dict[str, Any]:
         now = self.summary.now
         described: dict[str, Any] = (JobSummary(spec, now) if job is None else job).to_json(now)
         for key in ("recent_losses", "segments", "failure"):
@@ -172,7 +186,7 @@ class RunReader:
             "seed": spec.seed,
             "options": {key: _plain(value) for key, value in spec.options.items()},
             "reference": dict(self.plan.references.get(spec.name, {})),
-            "is_self_checked": spec.name in self.plan.self_checks,
+            "is_self_checked": spec.name in self._self_checks,
             "lost_share": lost_share(described["usage_s"]),
             "model_file": str(model_file) if model_file and model_file.is_file() else None,
         }

@@ -139,7 +139,9 @@ def _plans(report: Mapping[str, Any]) -> Iterable[str]:
     yield (
         "<p>Slots are rounds, counted from the start of the run. The bound is what no schedule "
         "of the jobs that were offered could have surpassed by the end of the run, by weak "
-        "duality, with the step times that were estimated then.</p>"
+        "duality, with the step times that were estimated then. 2 alpha is what the theorem "
+        "promises for the paper's price bounds; for those in use here only the certified ratio "
+        "holds.</p>"
     )
     yield _table(plan_table(report))
 

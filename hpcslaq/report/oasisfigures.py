@@ -46,7 +46,7 @@ def price_figure(oasis: Mapping[str, Any]) -> Figure:
     axes.xaxis.set_major_locator(whole_numbers())
     axes.set_xlabel(f"slot of {oasis['slot_s']:g} s")
     bar = figure.colorbar(image, ax=axes, pad=0.015, fraction=0.03, aspect=15)
-    bar.set_label("utility per rank and slot")
+    bar.set_label("price")
     return figure
 
 

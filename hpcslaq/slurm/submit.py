@@ -32,7 +32,7 @@ class Submission:
 
 def write_script(run: RunDirectory, text: str) -> Path:
     """Keep the batch script in the run directory, so that it can be submitted again by hand."""
-    write_atomic(run.batch_script, text.encode(), mode=0o700)
+    write_atomic(run.batch_script, text.encode(), is_program=True)
     return run.batch_script
 
 

@@ -86,3 +86,11 @@ def test_without_pyarrow_the_message_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(LaunchError, match=r'needs the extra "data": pip install "hpcslaq\[data\]"'):
         load(tmp_path / "t.parquet")
+
+
+def test_labels_that_are_no_utf8_text_are_refused(tmp_path: Path, load) -> None:
+    offsets = pa.py_buffer(np.array([0, 1, 2], dtype=np.int32).tobytes())
+    labels = pa.StringArray.from_buffers(2, offsets, pa.py_buffer(b"\xf7u"))
+    pq.write_table(pa.table({"a": [1.0, 2.0], "y": labels}), tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=r"t\.parquet: row 0 or later: damaged: .*utf-8"):
+        load(tmp_path / "t.parquet")

@@ -79,10 +79,45 @@ def test_a_small_advantage_moves_nobody(view_of: View, job_type: Any) -> None:
     assert policy.allocate(view_of(policy, 12, moved)) == {"j0": 4, "j1": 8}
 
 
-def test_a_job_without_losses_gets_the_fair_share(view_of: View, job_type: Any) -> None:
+def test_a_job_without_losses_gets_several_fair_shares(view_of: View, job_type: Any) -> None:
+    jobs = [job_type(chunks=32), *[job_type(hyperbola(8))] * 7]
+    for first_share, expected in ((1.0, 4), (2.0, 8), (4.0, 16)):
+        policy = QualityPolicy(first_share=first_share)
+        plan = policy.plan(view_of(policy, 32, jobs))
+        assert plan.floor[0] == expected
+        assert plan.counts.min() >= 1
+
+
+def test_where_all_jobs_are_new_they_share_evenly(view_of: View, job_type: Any) -> None:
     policy = QualityPolicy()
-    jobs = [job_type(), job_type(hyperbola(8)), job_type(hyperbola(8))]
-    assert policy.allocate(view_of(policy, 12, jobs))["j0"] >= 4
+    allocation = policy.allocate(view_of(policy, 12, [job_type()] * 4))
+    assert allocation == dict.fromkeys(("j0", "j1", "j2", "j3"), 3)
+
+
+def test_a_completion_that_counts_draws_workers_to_the_job_that_ends_soon(
+    view_of: View, job_type: Any
+) -> None:
+    jobs = [
+        job_type(hyperbola(20), epochs=20, max_epochs=400, work=20.0),
+        job_type(hyperbola(200), epochs=200, max_epochs=210, work=20.0),
+    ]
+    with_end, without = QualityPolicy(completion=1.0), QualityPolicy(completion=0.0)
+    for policy, sooner_has_more in ((with_end, True), (without, False)):
+        counts = policy.plan(view_of(policy, 12, jobs)).counts
+        assert (counts[1] > counts[0]) == sooner_has_more
+
+
+def test_jobs_that_cannot_change_and_all_fit_are_given_what_the_whole_plan_gives(
+    view_of: View, job_type: Any
+) -> None:
+    policy = QualityPolicy()
+    jobs = [
+        job_type(hyperbola(n), chunks=8, min_workers=w, max_workers=w)
+        for n, w in ((0, 1), (3, 4), (40, 2))
+    ]
+    for ranks in (6, 7, 20):
+        view = view_of(policy, ranks, jobs)
+        assert policy.allocate(view) == policy.plan(view).allocation
 
 
 def test_a_job_whose_predictions_fail_gets_the_fair_share(view_of: View, job_type: Any) -> None:
@@ -143,7 +178,9 @@ def test_a_made_up_state_of_any_size_is_allocated_within_the_bounds() -> None:
         assert sum(policy.allocate(view).values()) == min(num_workers, 64 * num_jobs)
 
 
-@pytest.mark.parametrize("key", ["optimism", "regroup_s", "horizon_rounds", "hysteresis"])
+@pytest.mark.parametrize(
+    "key", ["optimism", "regroup_s", "horizon_rounds", "hysteresis", "completion", "first_share"]
+)
 def test_impossible_parameters_are_refused(key: str) -> None:
     with pytest.raises(ValueError, match=key):
         QualityPolicy(**{key: -1.0})

@@ -19,6 +19,12 @@ def test_every_policy_can_be_made_by_its_name_and_says_what_it_is(name: str) -> 
     assert make_policy(name, **defaults) == make_policy(name)
 
 
+@pytest.mark.parametrize("name", policy_names())
+def test_every_policy_names_its_source_and_how_it_deviates(name: str) -> None:
+    text = type(make_policy(name)).__doc__ or ""
+    assert "Source: " in text and "eviat" in text
+
+
 def test_the_default_policy_exists() -> None:
     assert DEFAULT_POLICY in policy_names()
 

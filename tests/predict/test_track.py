@@ -75,6 +75,26 @@ def test_a_drop_beyond_half_of_what_is_left_is_damped_until_it_was_seen() -> Non
     assert drop(fast[:30]) == pytest.approx(fast[29] - fast[39], rel=0.35)
 
 
+def test_a_sigmoidal_start_is_followed_once_the_fall_has_begun() -> None:
+    k = np.arange(1.0, 61.0)
+    loss = 0.2 + 1.0 / (1.0 + np.exp(0.25 * (k - 30.0)))
+    for num in (25, 30, 35, 45):  # on the shoulder, at the steepest point, and after it
+        true = loss[num - 1] - loss[num + 4]
+        said = follow(loss[:num]).drops(np.array([5.0]))[0][0]
+        assert 0.5 * true < said < 2.0 * true
+    assert follow(loss[:6]).drops(np.array([5.0]))[0][0] < 0.1  # nothing is promised yet
+
+
+def test_a_diverging_loss_promises_nothing() -> None:
+    for loss in (
+        0.5 * 1.3 ** np.arange(1.0, 41.0),
+        np.arange(1.0, 41.0) ** 2,
+        10.0 ** np.arange(300),
+    ):
+        drops, widths = follow(loss).drops(np.array([1.0, 10.0, 1000.0]))
+        assert (drops <= 0.0).all() and np.isfinite(widths).all()
+
+
 def test_a_target_loss_bounds_the_drop() -> None:
     falling = 2.0 - 0.1 * K[:12]
     assert drop(falling) > 0.35

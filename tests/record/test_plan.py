@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hpcslaq.core.jobs import JobSpec
+from hpcslaq.core.utility import UtilityCurve, UtilityKind
 from hpcslaq.record.plan import RunPlan
 from hpcslaq.record.rundir import RunDirectory, RunDirectoryError
 
@@ -82,3 +83,11 @@ def test_damage_by_hand_is_told_with_the_file(tmp_path, old, new):
     run.run_toml.write_text(text.replace(old, new))
     with pytest.raises(RunDirectoryError, match=r"run\.toml: is damaged"):
         RunPlan.read(run)
+
+
+def test_the_utility_of_a_job_survives_the_way_through_run_toml(tmp_path):
+    utility = UtilityCurve(UtilityKind.TABLE, values=(9.0, 0.5), every_s=2.5)
+    job = JobSpec("a", "logistic", "toy", 4, 3, utility=utility)
+    run = RunDirectory.create(tmp_path / "run")
+    RunPlan("oasis", (job,), {"toy": "/data/toy"}).write(run)
+    assert RunPlan.read(run).jobs == (job,)

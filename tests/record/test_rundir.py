@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 from hpcslaq import __version__
 from hpcslaq.errors import NotFoundError
 from hpcslaq.record.codec import CodecError
+from hpcslaq.record.files import LogHandler, open_log
+from hpcslaq.record.inbox import CloseRequest, Inbox
+from hpcslaq.record.journal import JournalWriter
 from hpcslaq.record.rundir import RunDirectory, RunDirectoryError, checked_name
+from hpcslaq.record.store import CheckpointStore
 
 
 def make(tmp_path: Path) -> RunDirectory:
@@ -36,6 +40,56 @@ def test_a_new_run_directory_is_private_and_has_its_subdirectories(tmp_path: Pat
 
 def test_the_user_may_choose_another_mode(tmp_path: Path) -> None:
     assert RunDirectory.create(tmp_path / "RUN", 0o750).path.stat().st_mode & 0o777 == 0o750
+
+
+@pytest.mark.parametrize(
+    ("mode", "of_files"), [(0o700, 0o600), (0o750, 0o640), (0o755, 0o644), (0o770, 0o660)]
+)
+def test_files_can_be_read_by_those_who_may_enter(tmp_path: Path, mode: int, of_files: int) -> None:
+    old = os.umask(0o022)
+    try:
+        run = RunDirectory.create(tmp_path / "RUN", mode)
+        run.write_run_toml({"run": {}})
+        JournalWriter(run.journal).close()
+        CheckpointStore(run.checkpoint_directory("a"), {}).save(1, {}, {})
+        inbox = Inbox(run.inbox)
+        inbox.done(inbox.send(CloseRequest()))
+    finally:
+        os.umask(old)
+    for path in run.path.rglob("*"):
+        expected = mode if path.is_dir() else of_files
+        assert path.stat().st_mode & 0o777 == expected, path
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o600, 0o070, 0o777, 0o702, 0o4700])
+def test_a_mode_that_locks_the_owner_out_or_lets_everybody_write_is_refused(
+    tmp_path: Path, mode: int
+) -> None:
+    with pytest.raises(RunDirectoryError, match="is none for a run directory"):
+        RunDirectory.create(tmp_path / "RUN", mode)
+    assert not (tmp_path / "RUN").exists()
+
+
+def test_a_directory_that_exists_keeps_the_mode_that_the_user_gave_it(tmp_path: Path) -> None:
+    (tmp_path / "RUN").mkdir()
+    (tmp_path / "RUN").chmod(0o750)
+    run = RunDirectory.create(tmp_path / "RUN")
+    assert {path.stat().st_mode & 0o777 for path in (run.path, run.inbox, run.models)} == {0o750}
+
+
+def test_a_log_is_never_written_through_a_link(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    precious = tmp_path / "precious"
+    precious.write_text("x")
+    run.job_log("a").symlink_to(precious)
+    run.coordinator_log.symlink_to(precious)
+    with pytest.raises(OSError, match="symbolic links"):
+        open_log(run.job_log("a"))
+    handler = LogHandler(run.coordinator_log)
+    with pytest.raises(OSError, match="symbolic links"):
+        handler._open()
+    handler.close()
+    assert precious.read_text() == "x"
 
 
 def test_all_names_are_where_the_design_says() -> None:

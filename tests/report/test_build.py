@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hpcslaq.core import events as ev
 from hpcslaq.core.jobs import JobSpec
 from hpcslaq.errors import NotFoundError
-from hpcslaq.record.journal import JournalError
+from hpcslaq.record.jobsummary import JobSummary
+from hpcslaq.record.journal import JournalError, JournalWriter
 from hpcslaq.record.plan import RunPlan
 from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.report.build import RunReader, build_report, lost_share, percentile
+from hpcslaq.report.text import problems
 
 
 def test_the_run_is_described_by_its_result_and_its_journal(ended_run: RunDirectory) -> None:
@@ -141,3 +145,60 @@ def test_percentiles_of_few_values() -> None:
     assert percentile([], 0.5) is None
     assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0
+
+
+def test_a_job_that_has_ended_is_described_anew_only_when_something_is_heard_of_it(
+    ended_run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = RunReader(ended_run)
+    reader.poll()
+    first = reader.report()
+    described: list[str] = []
+    to_json = JobSummary.to_json
+
+    def counted(job: JobSummary, now: float, **options: bool) -> dict[str, Any]:
+        described.append(job.spec.name)
+        return to_json(job, now, **options)
+
+    monkeypatch.setattr(JobSummary, "to_json", counted)
+    assert reader.report() == first
+    assert described == []
+    with JournalWriter(ended_run.journal) as journal:
+        journal.append(7.0, ev.RankReleased(2, "beta", 3, {"compute": 5.0}))
+    reader.poll()
+    beta = reader.report()["jobs"][1]
+    assert described == ["beta"]
+    assert beta["usage_s"]["compute"] == 5.5
+
+
+def test_what_a_reader_does_to_a_report_is_not_in_the_next(ended_run: RunDirectory) -> None:
+    reader = RunReader(ended_run)
+    reader.poll()
+    reader.report()["jobs"][0]["eta_s"] = 5.0
+    assert "eta_s" not in reader.report()["jobs"][0]
+
+
+def test_the_age_of_the_last_good_checkpoint_is_said_where_none_can_be_written(
+    open_run: RunDirectory,
+) -> None:
+    def told() -> dict[str, str]:
+        return dict(problems(build_report(open_run)))
+
+    def add(now: float, item: ev.Event) -> None:
+        with JournalWriter(open_run.journal) as journal:
+            journal.append(now, item)
+
+    assert told() == {}
+    add(4.0, ev.CheckpointFailed("alpha", 4, "No space left on device"))
+    assert told() == {
+        "alpha": "no checkpoint can be written (No space left on device); there is no earlier one"
+    }
+    add(5.0, ev.CheckpointWritten("alpha", 6, 6, 100, 0.1))
+    assert told() == {}
+    add(6.0, ev.CheckpointFailed("alpha", 8, "Disk quota exceeded"))
+    add(65.0, ev.RoundElapsed())
+    problem = told()["alpha"]
+    assert problem.startswith("no checkpoint can be written (Disk quota exceeded)")
+    assert problem.endswith("the last good one, of iteration 6, is 1m old")
+    job = build_report(open_run)["jobs"][0]
+    assert (job["checkpoint_age_s"], job["checkpoint_iterations"]) == (60.0, 6)

@@ -24,7 +24,7 @@ from hpcslaq.sim.simulator import Simulator
 from tests.core.world import check_invariants
 
 ROUND_S = 2.0
-#: Policies that serve a job that waited `patience_rounds` rounds; all but `elasticflow`.
+#: Policies that serve a job that waited `patience_rounds` rounds; those that admit do not.
 PATIENT = tuple(
     name
     for name in policy_names()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
-from hpcslaq.core.jobs import JobSpec, JobState
+from hpcslaq.core.jobs import JobSpec, JobState, Sync
 from hpcslaq.core.utility import UtilityCurve, UtilityKind
 from hpcslaq.policies.oasis.live import OasisElasticPolicy, OasisPolicy
 from hpcslaq.policies.oasis.present import JobPlan, Standing
@@ -170,3 +170,63 @@ def test_a_lost_host_is_survived() -> None:
     result = run(OasisPolicy(), jobs, happenings=losses)
     assert all(record.state.is_final for record in result.records.values())
     assert sum(record.state is JobState.DONE for record in result.records.values()) >= 2
+
+
+@pytest.mark.parametrize("policy", [OasisPolicy(), OasisElasticPolicy()], ids=lambda p: p.name)
+def test_a_job_that_needs_more_ranks_than_are_left_waits_for_the_next_start(
+    policy: OasisPolicy,
+) -> None:
+    large = job("large", alone_s=120.0, min_workers=5, utility=sigmoid(50.0, 90.0, 0.05))
+    small = job("small", alone_s=60.0, kind="n", arrival_s=2.0, utility=sigmoid(50.0, 90.0, 0.05))
+    losses = [(11.0, ev.RankLost(rank, "gone")) for rank in (1, 2, 3)]
+    result = run(policy, [large, small], happenings=losses)
+    assert result.exit_code == 75 and not result.records["large"].state.is_final
+    assert result.records["small"].state is JobState.DONE
+
+
+def test_a_job_with_parameter_servers_gets_ranks_for_workers_and_servers() -> None:
+    served = job(
+        "served", alone_s=60.0, sync=Sync.PS, num_servers=2, utility=sigmoid(60.0, 60.0, 0.05)
+    )
+    plain = job("plain", alone_s=90.0, kind="n", utility=sigmoid(50.0, 60.0, 0.05))
+    again = job(
+        "again", alone_s=60.0, arrival_s=12.0, sync=Sync.PS, num_servers=2,
+        utility=sigmoid(60.0, 60.0, 0.05),
+    )  # fmt: skip
+    result = run(OasisPolicy(), [served, plain, again])
+    assert {record.state for record in result.records.values()} == {JobState.DONE}
+    for name in ("served", "again"):
+        plan = result.records[name].plan
+        assert isinstance(plan, JobPlan) and plan.job is not None
+        # Two ranks serve, so that one or two do no work at all.
+        assert plan.job.rates[:3].tolist() == [0, 0, 0] and plan.job.rates[3] > 0
+    counts = {
+        len(order.members)
+        for _, _, orders in result.journal
+        for order in orders
+        if isinstance(order, cmd.Start | cmd.Regroup) and order.job in ("served", "again")
+    }
+    assert min(counts) >= 3
+
+
+def test_the_same_view_gives_the_same_revisions_and_changes_nothing() -> None:
+    jobs = [
+        job(f"j{i}", alone_s=80.0, arrival_s=4.0 * i, utility=sigmoid(40.0, 60.0)) for i in range(5)
+    ]
+    policy = OasisElasticPolicy()
+    simulator = Simulator(policy, jobs, 6, SLOT_S, hosts=HOSTS)
+    num_revisions = 0
+
+    def ask_twice(now: float, event: ev.Event, orders: list[cmd.Command]) -> None:
+        nonlocal num_revisions
+        view = simulator.coordinator.view(now + SLOT_S)
+        first, second = policy.revise(view), policy.revise(view)
+        assert {name: admission.facts for name, admission in first.items()} == {
+            name: admission.facts for name, admission in second.items()
+        }
+        assert dict(policy.allocate(view)) == dict(policy.allocate(view))
+        num_revisions += len(first)
+
+    simulator._on_record = ask_twice
+    simulator.run()
+    assert num_revisions > 0

@@ -156,10 +156,9 @@ class Present:
         per_slot = tax.usable_s(self.slot_s) / (effort.seconds * (1.0 + tax.margin))
         per_slot = per_slot[: self.num_ranks].copy()
         per_slot[: spec.min_ranks - 1] = 0.0
-        slowest = float(per_slot[spec.min_ranks - 1]) if len(per_slot) else 0.0
-        if slowest <= 0.0:
+        if spec.min_ranks > len(per_slot):
             return None
-        alone = effort.iterations / slowest
+        alone = effort.iterations / float(per_slot[spec.min_ranks - 1])
         work = int(np.clip(math.ceil(_UNITS_PER_SLOT * alone), _LEAST_UNITS, _MOST_UNITS))
         rates = np.floor(np.minimum(per_slot / effort.iterations, 1.0) * work + 1e-9)
         if rates.max() < 1:
