@@ -27,6 +27,22 @@ def test_the_early_warning_makes_it_checkpoint_and_come_back(cluster, undisturbe
     job.check_went_on(undisturbed("jobs.toml"))
 
 
+@pytest.mark.parametrize("form", ["openmpi-pmix", "mpich-pmi2"])
+def test_a_warning_that_comes_while_the_ranks_start_kills_none_and_is_not_lost(
+    cluster, undisturbed, form
+):
+    job = cluster.submit(form, f"early-{form}", "--requeue", "1")
+    # From here on the script takes signals; the ranks do not yet.
+    job.wait(lambda info: "hpcslaq: job" in job.output())
+    cluster.call("scancel", "--batch", "--signal=USR1", job.id)
+    job.wait(lambda info: info.restarts == 1)
+    assert job.stop_reasons() == ["SIGUSR1"]
+    assert job.wait_end().state == "COMPLETED", job.output()
+    result = job.result()
+    assert result is not None and result["exit_code"] == 0
+    assert job.digests() == undisturbed("jobs.toml")
+
+
 @pytest.mark.parametrize(
     ("form", "has_time", "again", "nodes"),
     [
