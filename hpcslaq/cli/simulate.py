@@ -71,8 +71,13 @@ def command(
     choices = [PolicyChoice.parse(text.strip()) for text in policies.split(",")]
     tasks = [Task(choice.text, seed) for choice in choices for seed in range(seeds)]
     began_at = time.perf_counter()
-    with _progress(len(tasks), is_quiet=as_json) as on_done:
-        results = run_tasks(asked, tasks, processes=processes, keep_in=out, on_done=on_done)
+    try:
+        with _progress(len(tasks), is_quiet=as_json) as on_done:
+            results = run_tasks(asked, tasks, processes=processes, keep_in=out, on_done=on_done)
+    except KeyboardInterrupt:
+        if out is not None and not as_json:
+            click.echo(f"interrupted: the same command goes on with what is in {out}", err=True)
+        raise
     table = compare(results)
     if as_json:
         emit_json(

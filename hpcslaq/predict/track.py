@@ -209,13 +209,12 @@ class Tracks:
 
     def _experts(self, rows: Rows, steps: Floats) -> Floats:
         """What each expert predicts, (m, h, experts); NaN from those that have not joined."""
-        if steps.ndim == 1:
-            steps = np.broadcast_to(steps, (len(rows), len(steps)))
+        steps = np.atleast_2d(steps)
         k = (self._skipped[rows] + self.count[rows]).astype(np.float64)
         slot = self.count[rows] % _RING
         loss = self._losses[rows, slot]
         bank = self._bank[rows]
-        said = np.zeros((*steps.shape, _NUM_EXPERTS))
+        said = np.zeros((len(rows), steps.shape[1], _NUM_EXPERTS))
         has_fallen = self._losses[rows, (slot - 1) % _RING] > loss
         _say_lines(said, bank[:, :, :_NUM_LINES], k, steps)
         said[~has_fallen, :, :_NUM_LINES] = 0.0
@@ -394,14 +393,17 @@ def _median(said: Floats, weights: Floats) -> Floats:
 
     said : (m, h, experts); weights : (m, experts).
     """
+    num, width, _ = said.shape
+    # Flat indices: a fraction of the time of `take_along_axis`.
+    cells = (np.arange(num * width) * _NUM_EXPERTS).reshape(num, width)
     order = said.argsort(axis=2)  # NaN last
-    values = np.take_along_axis(said, order, axis=2)
-    share = np.take_along_axis(np.broadcast_to(weights[:, None], said.shape), order, axis=2)
+    values = said.ravel()[order + cells[..., None]]
+    share = weights.ravel()[order + (np.arange(num) * _NUM_EXPERTS)[:, None, None]]
     share[~np.isfinite(values)] = 0.0
-    share = share.cumsum(axis=2)
-    middle = (share < 0.5 * share[..., -1:]).sum(axis=2)
+    share = np.add.accumulate(share, axis=2)
+    middle = np.add.reduce(share < 0.5 * share[..., -1:], axis=2)
     middle = np.minimum(middle, _NUM_EXPERTS - 1)
-    median: Floats = np.take_along_axis(values, middle[..., None], axis=2)[..., 0]
+    median: Floats = values.ravel()[cells + middle]
     median[~np.isfinite(median)] = 0.0
     return median
 
@@ -424,4 +426,4 @@ def _sum_lags(values: Floats) -> Floats:
 
 
 def _sum_last(values: Floats) -> Floats:
-    return np.asarray(values.sum(axis=-1))
+    return np.asarray(np.add.reduce(values, axis=-1))

@@ -82,7 +82,7 @@ def figure(asked: argparse.Namespace, name: str, title: str, x: str, y: str):
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     @contextmanager
     def drawing():
@@ -90,7 +90,12 @@ def figure(asked: argparse.Namespace, name: str, title: str, x: str, y: str):
         axes.set(title=title, xlabel=x, ylabel=y)
         axes.grid(alpha=0.3)
         yield axes
-        if axes.get_legend_handles_labels()[0]:
+        if axes.get_yscale() == "log":
+            plain = ticker.FuncFormatter(lambda value, _: f"{value:g}")
+            axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.yaxis.set_major_formatter(plain)
+            axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+        if axes.get_legend_handles_labels()[0] and axes.get_legend() is None:
             axes.legend(frameon=False)
         asked.out.mkdir(parents=True, exist_ok=True)
         drawn.savefig(asked.out / f"{name}.png", dpi=130)

@@ -37,6 +37,8 @@ def draw_quality(asked, by_policy) -> None:
             for policy, runs in by_policy.items():
                 at = common.mean_curve(run["quality"]["at_s"] for run in runs)
                 axes.plot(at, common.mean_curve(r["quality"][key] for r in runs), label=policy)
+            axes.set_yscale("log")
+            axes.set_ylim(bottom=5e-3)
 
 
 def draw_times(asked, table) -> None:
@@ -64,8 +66,9 @@ def draw_shares(asked, by_policy) -> None:
             heights = [row[group] for row in rows]
             axes.bar([row["policy"] for row in rows], heights, bottom=bottom, label=group)
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-        axes.set_ylim(0.0, 1.25)
+        axes.set_ylim(0.0, 1.15)
         axes.set_yticks([0.0, 0.25, 0.5, 0.75, 1.0])
+        axes.legend(frameon=False, ncols=3, loc="upper center")
         axes.tick_params(axis="x", rotation=45)
 
 

@@ -52,6 +52,18 @@ def test_simulate_compares_policies_over_seeds(tiny: str, tmp_path: Path) -> Non
     assert "slaq" in shown.output
 
 
+def test_an_interrupted_simulate_says_how_to_go_on(
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hpcslaq.cli.simulate.run_tasks", interrupted)
+    result = invoke("simulate", tiny, "--policy", "fair", "--out", str(tmp_path / "kept"))
+    assert result.exit_code != 0
+    assert "the same command goes on" in result.stderr and "kept" in result.stderr
+
+
 def test_simulate_takes_another_size_load_and_number(tiny: str) -> None:
     result = invoke(
         "simulate", tiny, "--policy", "fifo", "--workers", "3", "--number", "4", "--json"
