@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import click
@@ -29,6 +30,7 @@ def command(name: str | None, as_json: bool) -> None:
         emit_json(descriptions if name is None else descriptions[0])
     elif name is None:
         terminal().print(_overview(descriptions))
+        click.echo(f"\noptions:\n{_option_names(descriptions)}\n")
         click.echo("one with its options: hpcslaq models NAME")
     else:
         _show(descriptions[0])
@@ -83,6 +85,17 @@ def _overview(descriptions: list[dict[str, Any]]) -> Table:
         first_line = model["doc"].partition("\n")[0]
         table.add_row(*map(escape, (model["name"], model["convergence"], first_line)))
     return table
+
+
+def _option_names(descriptions: list[dict[str, Any]]) -> str:
+    """The names of all options of each model, in lines of a terminal's width."""
+    width = max(len(model["name"]) for model in descriptions) + 2
+    lines = []
+    for model in descriptions:
+        names = ", ".join(option["name"] for option in model["options"]) or "none"
+        first, rest = model["name"].ljust(width), " " * width
+        lines += textwrap.wrap(names, 79, initial_indent=first, subsequent_indent=rest)
+    return "\n".join(lines)
 
 
 def _show(model: dict[str, Any]) -> None:

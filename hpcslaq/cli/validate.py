@@ -148,8 +148,9 @@ def _servers(job: dict[str, Any]) -> str:
     """The parameter servers that come on top of a job's workers, and their staleness."""
     if job["sync"] != Sync.PS.value:
         return ""
-    servers = f" + {job['servers']}"
     if job["servers"] is None:
-        servers = f" + 1 per {job['workers_per_server']:g}"
+        servers = f"1 server per {job['workers_per_server']:g}"
+    else:
+        servers = f"{job['servers']} server{'s' * (job['servers'] > 1)}"
     stale = f", staleness {job['staleness']}" if job["staleness"] else ""
-    return f"{servers} servers{stale}"
+    return f" + {servers}{stale}"

@@ -5,6 +5,8 @@ As on the control plane (`channel`) nothing blocks: matched probes and capped ba
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from mpi4py import MPI
 
 from hpcslaq.mpi.channel import ACTIVE_PAUSE_S, Backoff
@@ -38,6 +40,8 @@ class Post:
         return self._status.Get_source(), bytes(buffer)
 
     def close(self) -> None:
-        """Wait until all was received that was sent from here."""
-        MPI.Request.Waitall([request for request, _ in self._sending])
+        """Wait until all was received that was sent from here, by members that are alive."""
+        for request, _ in self._sending:
+            with suppress(MPI.Exception):  # of a member that was lost
+                request.Wait()
         self._sending = []

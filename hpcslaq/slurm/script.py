@@ -255,9 +255,19 @@ def _set_up(options: BatchOptions) -> str:
     return """\
 ulimit -c 0
 export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"
-launcher='' ended=''
-# The early warning: checkpoint and end. SIGTERM: Slurm ends the job and tells the ranks itself.
-trap '[ -z "$launcher" ] || kill -USR1 "$launcher"' USR1
+launcher='' warned='' ended=''
+# Passes the early warning on: checkpoint and end. It would kill ranks that are still starting;
+# when all are up, the run has a new owner.
+owner() { cat "$RUN_DIR/owner" 2>/dev/null; }
+before=$(owner)
+warn() {
+    warned=1
+    [ -n "$launcher" ] || return 0
+    while kill -0 "$launcher" 2>/dev/null && [ "$(owner)" = "$before" ]; do sleep 1; done
+    kill -USR1 "$launcher" 2>/dev/null && warned=''
+}
+trap warn USR1
+# Slurm ends the job and tells the ranks itself.
 trap 'ended=1' TERM
 echo "hpcslaq: job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), $(date)"
 rm -f "$RUN_DIR/result.json"
@@ -286,6 +296,7 @@ def _launch(options: BatchOptions) -> str:
 #: preempted, out of time) it is Slurm's decision whether the job comes back.
 _JUDGE = """\
 launcher=$!
+[ -z "$warned" ] || warn
 while kill -0 "$launcher" 2>/dev/null; do wait "$launcher"; done
 wait "$launcher"
 code=$?

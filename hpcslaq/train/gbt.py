@@ -48,7 +48,7 @@ from hpcslaq.train.options import Option
 Ints = NDArray[np.int64]
 
 #: Rows that are binned at a time.
-_BLOCK_ROWS = 8192
+_BLOCK_ROWS = 4096
 #: Least gain of a split: below it the difference of the sums is rounding.
 _LEAST_GAIN = 1e-10
 
@@ -69,8 +69,6 @@ class _Rows:
     #: Gradients and second derivatives of each row for the present tree: (K, n, 2).
     derivatives: Any = None
     loss: float = 0.0
-    #: As many ones as a block of rows has values.
-    ones: Any = None
 
 
 class BoostedTrees(Model):
@@ -87,6 +85,11 @@ class BoostedTrees(Model):
         ),
         "sample": Option(int, 50_000, "rows that the bins are chosen from", at_least=1),
     }
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        super().__init__(settings)
+        #: As many ones as a block of rows has values, or more: of use to all chunks.
+        self._ones: Array = np.ones(0)
 
     @abstractmethod
     def num_outputs(self, info: DataInfo) -> int:
@@ -139,10 +142,12 @@ class BoostedTrees(Model):
         shape = (num_outputs, num_nodes, rows.codes.shape[1], num_bins)
         slopes, curvatures = np.zeros(shape), np.zeros(shape)
         for k in range(num_outputs):
-            chosen = np.flatnonzero(state["is_summed"][k][rows.nodes[k]])
-            derivatives = rows.derivatives[k][chosen]
-            nodes = rows.nodes[k][chosen] >> 1
-            _fill(slopes[k], curvatures[k], rows.codes, chosen, derivatives, nodes, rows.ones)
+            chosen = nodes = None  # at the root all rows are summed, in one node
+            derivatives = rows.derivatives[k]
+            if level:
+                chosen = np.flatnonzero(state["is_summed"][k][rows.nodes[k]])
+                derivatives, nodes = derivatives[chosen], rows.nodes[k][chosen] >> 1
+            _fill(slopes[k], curvatures[k], rows.codes, chosen, derivatives, nodes, self._ones)
         sums: dict[str, Array | float] = {"slopes": slopes, "curvatures": curvatures}
         return sums if level else sums | {"loss": rows.loss}
 
@@ -152,7 +157,8 @@ class BoostedTrees(Model):
             margins = np.repeat(state["base"][:, None], chunk.num_rows, axis=1)
             codes = _codes(chunk.X, state["edges"])
             rows = chunk.cache["rows"] = _Rows(codes, margins)
-            rows.ones = np.ones(min(len(codes), _BLOCK_ROWS) * codes.shape[1])
+            if self._ones.size < min(len(codes), _BLOCK_ROWS) * codes.shape[1]:
+                self._ones = np.ones(min(len(codes), _BLOCK_ROWS) * codes.shape[1])
         return rows
 
     def _go_down(self, state: State, rows: _Rows, y: Array, level: int) -> None:
@@ -162,8 +168,7 @@ class BoostedTrees(Model):
             return
         if rows.derivatives is None or rows.place[0] != tree:
             for t in range(rows.num_trees, tree):
-                splits = (state["features"][t], state["bins"][t])
-                leaves = self._nodes(rows.codes, *splits, self.settings["depth"])
+                leaves = self._leaves(state, rows, t)
                 for k, values in enumerate(state["values"][t]):
                     rows.margins[k] += values[leaves[k]]
             rows.num_trees = tree
@@ -178,6 +183,17 @@ class BoostedTrees(Model):
         else:
             rows.nodes = self._nodes(rows.codes, *splits, level)
         rows.place = (tree, level)
+
+    def _leaves(self, state: State, rows: _Rows, tree: int) -> list[NDArray[Any]]:
+        """Leaf of each row in a finished tree of each output."""
+        depth, splits = self.settings["depth"], (state["features"][tree], state["bins"][tree])
+        if rows.place != (tree, depth - 1):
+            return self._nodes(rows.codes, *splits, depth)
+        # The rows went down with the tree as it grew: one step is left.
+        return [
+            _children(rows.codes, nodes, features, bins, depth - 1)
+            for nodes, features, bins in zip(rows.nodes, *splits, strict=True)
+        ]
 
     def _nodes(
         self, codes: NDArray[np.uint8], features: Ints, bins: Ints, level: int
@@ -360,8 +376,9 @@ def _codes(X: Features, edges: Array) -> NDArray[np.uint8]:
     for start in range(0, len(codes), _BLOCK_ROWS):
         rows = X[start : start + _BLOCK_ROWS]
         columns = np.ascontiguousarray((rows.toarray() if sparse.issparse(rows) else rows).T)
-        found = [np.searchsorted(e, c) for e, c in zip(edges, columns, strict=True)]
-        codes[start : start + _BLOCK_ROWS] = np.stack(found, axis=1)
+        block = codes[start : start + _BLOCK_ROWS]
+        for feature, (own_edges, column) in enumerate(zip(edges, columns, strict=True)):
+            block[:, feature] = np.searchsorted(own_edges, column)
     return codes
 
 
@@ -382,25 +399,28 @@ def _fill(
     slopes: Array,
     curvatures: Array,
     codes: NDArray[np.uint8],
-    chosen: NDArray[Any],
+    chosen: NDArray[Any] | None,
     derivatives: Array,
-    nodes: NDArray[Any],
+    nodes: NDArray[Any] | None,
     ones: Array,
 ) -> None:
     """Sum the chosen rows' derivatives (m, 2) per node, feature and bin (nodes, d, bins).
+
+    chosen, nodes : (m,) numbers of the rows and of their nodes; None: all rows, in one node.
 
     As a product with the sparse matrix that has a 1 for each row at the place of each of its
     bins: twice as fast as counting feature by feature with bincount.
     """
     _, dim, num_bins = slopes.shape
     features = np.arange(dim, dtype=np.int32) * num_bins
-    starts = (nodes * (dim * num_bins)).astype(np.int32)
+    starts = None if nodes is None else (nodes * (dim * num_bins)).astype(np.int32)
     sums = np.zeros((slopes.size, 2))
-    for first in range(0, chosen.size, _BLOCK_ROWS):
+    for first in range(0, len(derivatives), _BLOCK_ROWS):
         part = slice(first, first + _BLOCK_ROWS)
-        places = codes[chosen[part]].astype(np.int32)
+        places = codes[part if chosen is None else chosen[part]].astype(np.int32)
         places += features
-        places += starts[part, None]
+        if starts is not None:
+            places += starts[part, None]
         columns = np.arange(0, places.size + 1, dim, dtype=np.int32)
         shape = (slopes.size, len(places))
         ones_at = sparse.csc_array((ones[: places.size], places.ravel(), columns), shape=shape)

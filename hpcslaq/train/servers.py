@@ -37,7 +37,7 @@ class Servers:
         Raises TrainingError where the state's arrays do not fit `slices`.
         """
         self._slices, self._reducer, self._first = slices, reducer, num_workers
-        self.is_server = member >= num_workers
+        self.is_server, self._is_leader = member >= num_workers, member == 0
         size = _size_of(slices, state)
         num_servers = reducer.num_members - num_workers
         self._offsets = tuple(k * size // num_servers for k in range(num_servers + 1))
@@ -64,8 +64,8 @@ class Servers:
         Member 0 tells it whenever it has changed, which all see.
         """
         if self._layout is None or self._layout.signature != signature:
-            payload = self._reducer.broadcast(None if own is None else _encode(own), 0)
-            self._layout = _decode(payload)
+            payload = _encode(own) if self._is_leader and own is not None else None
+            self._layout = _decode(self._reducer.broadcast(payload, 0))
         return self._layout
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,9 +39,20 @@ def test_all_models_are_listed_with_all_their_options(invoke: Invoke) -> None:
 
 def test_the_overview_fits_a_terminal_and_lists_every_model(invoke: Invoke) -> None:
     lines = invoke("models").stdout.splitlines()
-    assert [line.split()[0] for line in lines[1:-1]] == list(MODELS)
+    overview = lines[: lines.index("")]
+    assert [line.split()[0] for line in overview[1:]] == list(MODELS)
     assert max(map(len, lines)) <= 120
     assert lines[-1] == "one with its options: hpcslaq models NAME"
+
+
+def test_the_list_for_people_names_every_option_of_every_model(invoke: Invoke) -> None:
+    text = invoke("models").stdout
+    rows = text[text.index("options") :]
+    for name in MODELS:
+        following = rows.split(f"\n{name} ", 1)[1]
+        own = re.split(r"\n(?=\S)", following)[0]
+        names = {word for word in re.split(r"[,\s]+", own) if word}
+        assert names == set(load_model_class(name).options)
 
 
 def test_one_model_is_one_value(invoke: Invoke) -> None:

@@ -47,8 +47,8 @@ def test_the_list_for_people_shows_what_differs_from_the_defaults(
     ("lines", "shown"),
     [
         ("servers = 2", "1-4 + 2 servers"),
-        ("workers_per_server = 2.5\nstaleness = 3", "1-4 + 1 per 2.5 servers, staleness 3"),
-        ('staleness = "unbounded"', "1-4 + 1 servers, staleness unbounded"),
+        ("workers_per_server = 2.5\nstaleness = 3", "1-4 + 1 server per 2.5, staleness 3"),
+        ('staleness = "unbounded"', "1-4 + 1 server, staleness unbounded"),
     ],
 )
 def test_parameter_servers_are_shown_beside_the_workers(

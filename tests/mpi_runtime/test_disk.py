@@ -63,12 +63,14 @@ from pathlib import Path
 import mpi4py
 mpi4py.rc.initialize = False
 import numpy as np
+from hpcslaq.mpi.fence import Fence
 from hpcslaq.mpi.leader import CheckpointWriter, Snapshot
+from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.record.store import CheckpointStore
 
 logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
 store = CheckpointStore(Path(sys.argv[1]), {"job": "a"}, keep=2)
-writer = CheckpointWriter("a", store)
+writer = CheckpointWriter("a", store, Fence(RunDirectory(Path(sys.argv[1]).parent)))
 for line in sys.stdin:
     iterations = int(line)
     writer.submit(Snapshot(iterations, 1, {"w": np.full(60_000, float(iterations))}))
@@ -98,7 +100,10 @@ class Writer:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(f"{iterations}\n")
         self._process.stdin.flush()
-        said, newest = json.loads(self._process.stdout.readline())
+        answer = self._process.stdout.readline()
+        if not answer:
+            pytest.fail(self._process.communicate(timeout=30)[1])
+        said, newest = json.loads(answer)
         return said, newest
 
     def end(self) -> str:

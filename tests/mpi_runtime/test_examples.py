@@ -55,3 +55,19 @@ def test_the_example_of_a_torch_module_is_the_same_on_any_number_of_ranks(
     probabilities = fitted.scores(np.zeros((3, 64)))
     assert probabilities.shape == (3, 10)
     assert torch.get_num_threads() == 1
+
+
+def test_the_example_of_parameter_servers_gives_the_bits_of_all_reduce(any_mpi, command, tmp_path):
+    pytest.importorskip("sklearn")
+    arguments = ["run", str(JOBS / "servers.toml"), "--ranks", "6", "--json"]
+    done = command(any_mpi, [*arguments, "--out", str(tmp_path / "run")])
+    assert done.returncode == 0, done.stdout + done.stderr
+    plain, served, stale = json.loads(done.stdout)["jobs"]
+    for digest in ("loss_digest", "model_digest"):
+        assert plain[digest] == served[digest]
+    assert (plain["sync"], served["workers_per_server"], stale["staleness"]) == (
+        "allreduce",
+        2.0,
+        "unbounded",
+    )
+    assert min(job["metrics"]["accuracy"] for job in (plain, served, stale)) > 0.9

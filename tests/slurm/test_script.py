@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -127,6 +129,57 @@ def test_shellcheck_has_nothing_to_say(file):
     line = [shellcheck, "--norc", "--exclude=SC2016", str(file)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout
+
+
+LAUNCHER = """\
+#!/bin/bash
+# A launcher whose ranks are up when there is a file "go"; a signal before that kills it.
+warned() {
+    grep -q new run/owner || exit 9
+    echo '{"exit_code":75,"wall_s":1}' >run/result.json
+    exit 75
+}
+trap warned USR1
+touch started
+while :; do
+    [ ! -e go ] || echo new >run/owner
+    sleep 0.05
+done
+"""
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_warning_is_passed_on_when_all_ranks_are_up_and_not_before(tmp_path, is_first):
+    (tmp_path / "run").mkdir()
+    if not is_first:
+        (tmp_path / "run" / "owner").write_text("old\n")
+    (tmp_path / "launcher").write_text(LAUNCHER)
+    (tmp_path / "launcher").chmod(0o755)
+    (tmp_path / "site.sh").write_text("LAUNCHER=(./launcher)\n")
+    text = batch_script(options(run_directory="run", site="site.sh"))
+    script = subprocess.Popen(
+        ["bash", "-c", text],
+        cwd=tmp_path,
+        env={**os.environ, "SLURM_JOB_ID": "1", "SLURM_NTASKS": "2"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        until = time.monotonic() + 60
+        while not (tmp_path / "started").exists():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        script.send_signal(signal.SIGUSR1)
+        # Time in which a script that passes it on at once would do so.
+        time.sleep(0.3)
+        (tmp_path / "go").touch()
+        output, _ = script.communicate(timeout=60)
+    finally:
+        script.kill()
+        script.wait()
+    assert script.returncode == 75, output
+    assert "no result" not in output
+    assert "not finished; to go on, submit this script again" in output
 
 
 def test_hostile_names_reach_the_program_as_they_are(tmp_path):

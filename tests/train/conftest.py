@@ -120,7 +120,7 @@ class ThreadReducer:
         return self.boxes[self.member].get(timeout=30)
 
     def broadcast(self, payload: bytes | None, root: int = 0) -> bytes:
-        assert (payload is not None) >= (self.member == root)
+        assert (payload is not None) == (self.member == root)
         return self._post(payload)[root]
 
 

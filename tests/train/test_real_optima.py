@@ -13,6 +13,11 @@ from hpcslaq.data.builtin import missing_packages
 from hpcslaq.data.cache import default_cache_root, prepare
 from hpcslaq.data.source import DataSource
 from hpcslaq.data.store import open_dataset
+from hpcslaq.train.catalogue import build_model, load_model_class
+from hpcslaq.train.options import validate_options
+from hpcslaq.train.reducer import Solo
+from hpcslaq.train.state import initial_state
+from hpcslaq.train.trainer import StopRule, Trainer
 
 pytestmark = [pytest.mark.data, pytest.mark.long]
 
@@ -27,11 +32,17 @@ def opened(name: str) -> Any:
     return open_dataset(Path(prepare(DataSource(name), default_cache_root())))
 
 
-def fitted(lab, data: Any, model: str, options: dict[str, object]) -> Any:
-    """The last loss of a fit to the end, and weights (d,) or (d, K) with intercepts."""
-    job = JobSpec("job", model, "d", num_chunks=8, max_epochs=5000, options=options)
-    outcome = lab.fit(job, data)
-    return outcome.state.last_loss
+def fitted(data: Any, model: str, options: dict[str, object]) -> float:
+    """The last loss of a fit to the end."""
+    job = JobSpec("job", model, "d", num_chunks=4, max_epochs=5000, options=options)
+    built = build_model(model, validate_options(load_model_class(model), options))
+    trainer = Trainer(job, built, data, initial_state(job, built, data), Solo())
+    report = trainer.step()
+    while not report.is_final:
+        report = trainer.step()
+    assert report.stop is StopRule.CONVERGED, report
+    assert trainer.state.last_loss is not None
+    return trainer.state.last_loss
 
 
 def logistic(scores: np.ndarray, y: np.ndarray) -> float:
@@ -43,7 +54,7 @@ def squared_hinge(scores: np.ndarray, y: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize(("name", "l2"), [("census", 1e-3), ("protein", 1e-3)])
-def test_logistic_regression(lab, name, l2):
+def test_logistic_regression(name, l2):
     data = opened(name)
     rows = data.rows(0, data.num_rows)
     reference = linear_model.LogisticRegression(
@@ -51,11 +62,11 @@ def test_logistic_regression(lab, name, l2):
     ).fit(rows.X, rows.y)
     w = reference.coef_[0]
     best = logistic(reference.decision_function(rows.X), rows.y) + 0.5 * l2 * w @ w
-    loss = fitted(lab, data, "logistic", {"l2": l2, "gradient_tolerance": 1e-7})
+    loss = fitted(data, "logistic", {"l2": l2, "gradient_tolerance": 1e-7})
     assert loss == pytest.approx(best, rel=1e-6)
 
 
-def test_linear_svm(lab):
+def test_linear_svm():
     data, l2 = opened("protein"), 1e-2
     rows = data.rows(0, data.num_rows)
     reference = svm.LinearSVC(
@@ -64,10 +75,10 @@ def test_linear_svm(lab):
     w = reference.coef_[0]
     best = squared_hinge(rows.X @ w, rows.y) + 0.5 * l2 * w @ w
     options = {"l2": l2, "intercept": False, "gradient_tolerance": 1e-7}
-    assert fitted(lab, data, "svm", options) == pytest.approx(best, rel=1e-6)
+    assert fitted(data, "svm", options) == pytest.approx(best, rel=1e-6)
 
 
-def test_softmax_regression(lab):
+def test_softmax_regression():
     data, l2 = opened("mnist"), 1e-1
     rows = data.rows(0, data.num_rows)
     reference = linear_model.LogisticRegression(
@@ -76,21 +87,23 @@ def test_softmax_regression(lab):
     logs = reference.predict_log_proba(rows.X)
     best = -float(logs[np.arange(len(logs)), rows.y.astype(int)].mean())
     best += 0.5 * l2 * float(np.sum(reference.coef_**2))
-    loss = fitted(lab, data, "softmax", {"l2": l2, "gradient_tolerance": 1e-6})
+    loss = fitted(data, "softmax", {"l2": l2, "gradient_tolerance": 1e-6})
     assert loss == pytest.approx(best, rel=1e-6)
 
 
-@pytest.mark.parametrize(("l1", "l2"), [(0.0, 1e-2), (0.05, 0.0), (0.02, 0.02)])
-def test_linear_regression_and_its_penalties(lab, l1, l2):
+@pytest.mark.parametrize(("l1", "l2"), [(0.0, 0.1), (0.1, 0.05)])
+def test_linear_regression_and_its_penalties(l1, l2):
     data = opened("flights")
     rows = data.rows(0, data.num_rows)
     if l1:
-        reference = linear_model.ElasticNet(alpha=l1 + l2, l1_ratio=l1 / (l1 + l2), tol=1e-10)
+        reference = linear_model.ElasticNet(
+            alpha=l1 + l2, l1_ratio=l1 / (l1 + l2), tol=1e-10, precompute=True, max_iter=100_000
+        )
     else:
         reference = linear_model.Ridge(alpha=l2 * data.num_rows)
     errors = reference.fit(rows.X, rows.y).predict(rows.X) - rows.y
     w = reference.coef_
     best = 0.5 * float(errors @ errors) / data.num_rows
     best += l1 * float(np.abs(w).sum()) + 0.5 * l2 * float(w @ w)
-    loss = fitted(lab, data, "lasso", {"l1": l1, "l2": l2})
+    loss = fitted(data, "lasso", {"l1": l1, "l2": l2})
     assert loss == pytest.approx(best, rel=1e-6)

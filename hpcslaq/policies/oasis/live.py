@@ -118,8 +118,9 @@ class OasisPolicy:
 class OasisElasticPolicy(OasisPolicy):
     """OASiS with a retry queue, and plans that are revised where their payoff rises.
 
-    Source: own additions to OASiS, see `oasis.elastic`; else with the deviations of `oasis`. A new
-    plan must gain more than `switching_penalty` for each change of the number of ranks that it adds.
+    Source: own additions to OASiS, see `oasis.elastic`; else with the deviations of `oasis`. A
+    new plan must gain more than `switching_penalty` for each change of the number of ranks that
+    it adds.
     """
 
     retry: bool = True
