@@ -24,7 +24,7 @@ from hpcslaq.errors import InvalidTransition, NotFoundError
 from hpcslaq.policies.explain import Explanation, explain_job
 from hpcslaq.policies.registry import make_policy
 from hpcslaq.record.codec import Entry, Kind
-from hpcslaq.record.journal import JournalTail
+from hpcslaq.record.journal import JournalError, JournalTail
 from hpcslaq.record.plan import RunPlan
 from hpcslaq.record.rundir import RunDirectory
 from hpcslaq.report.text import seconds
@@ -62,7 +62,7 @@ def explain(run: RunDirectory, job: str) -> dict[str, Any]:
     policy = make_policy(plan.policy, **plan.policy_options)
     watch = PlanWitness if isinstance(policy, Planner) else Witness
     witness = watch(policy, job)
-    coordinator = _replay(plan, witness, entries)
+    coordinator = _replay(run.journal, plan, witness, entries)
     spec = next((spec for spec in plan.jobs if spec.name == job), None)
     record = coordinator.jobs.get(job)
     if record is None and spec is None:
@@ -72,7 +72,7 @@ def explain(run: RunDirectory, job: str) -> dict[str, Any]:
     wanted = {n for n in (witness.last, witness.last_change) if n is not None}
     again = watch(policy, job, wanted)
     if wanted:
-        _replay(plan, again, entries)
+        _replay(run.journal, plan, again, entries)
     decisions = [
         {
             "what": "last decision" if number == witness.last else "last change",
@@ -146,18 +146,19 @@ class PlanWitness(Witness):
         return self.policy.revise(view)
 
 
-def _replay(plan: RunPlan, policy: Policy, entries: list[Entry]) -> Coordinator:
-    """The coordinator after all events; raises InvalidTransition where they do not fit."""
+def _replay(journal: Path, plan: RunPlan, policy: Policy, entries: list[Entry]) -> Coordinator:
+    """The coordinator after all events; raises JournalError where they do not fit."""
     coordinator = Coordinator(policy, plan.round_s)
     for entry in entries:
         if entry.kind is Kind.EVENT:
             try:
                 coordinator.handle(cast(Event, entry.item), entry.now)
             except InvalidTransition as error:
-                raise InvalidTransition(
-                    f"the journal does not replay: {error}; was it written by another version "
+                problem = (
+                    f"does not replay: {error}; was it written by another version "
                     f"than {__version__} (see versions in run.toml)?"
-                ) from None
+                )
+                raise JournalError(journal, 0, problem) from None
     return coordinator
 
 

@@ -169,5 +169,5 @@ def test_a_journal_that_does_not_replay_is_refused(
     with JournalWriter(run.journal) as journal:
         journal.append(4.0, ev.JobPaused("fast", 99, 1))
     result = invoke("explain", run.path, "fast", "--json")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "does not replay" in json.loads(result.stdout)["error"]["message"]

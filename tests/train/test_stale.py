@@ -61,7 +61,8 @@ def test_it_learns_about_what_lock_step_learns(lab, data, model, solver, stalene
     assert stale.state.iterations == exact.state.iterations
     assert stale.state.last_loss < 0.8 * stale.state.losses[0]
     if solver == "sgd":
-        assert stale.state.last_loss == pytest.approx(exact.state.last_loss, rel=0.1)
+        # Later pushes see what earlier ones did: that may help, by how much is the threads' luck.
+        assert stale.state.last_loss < 1.1 * exact.state.last_loss
     # An optimiser's memory fades with each push, so a pass of three workers does not do the same.
     assert stale.state.last_loss < 1.3 * exact.state.last_loss
 
