@@ -36,6 +36,7 @@ Plans = dict[str, JobPlan]
 _LEAST_SHARE = 0.01
 #: Value with which a late job buys the earliest end that is left, whatever it costs.
 _PRICELESS = 1e9
+_WHATEVER_IT_COSTS = UtilityCurve(UtilityKind.CONSTANT, _PRICELESS)
 #: Why a job is refused.
 PRICE_REASON = "it is worth less than the ranks that it needs cost at present"
 
@@ -174,14 +175,26 @@ class Desk:
             book.put(name, *held)
 
     def _catch_up(self, record: JobRecord, plan: JobPlan, effort: Effort) -> None:
-        """The best schedule for what is left; where none pays any more, the earliest end."""
+        """The cheapest schedule that keeps the promise, or misses it by one slot.
+
+        Where there is none, the best schedule for what is left, and where none pays any more, the
+        earliest end.
+        """
         present = self._present
         job = present.model(record.spec, plan.arrival, effort, self._tax)
         if job is None:
             return
         book = self._open_book(None)
         held = book.take_out(record.name)
-        schedule = best_schedule(job, book.ledger, start=present.first)
+        schedule = None
+        if plan.promised is not None:
+            paid = replace(job, utility=SlotUtility(_WHATEVER_IT_COSTS, present.slot_s))
+            for stop in (plan.promised + 1, plan.promised + 2):
+                schedule = schedule or best_schedule(
+                    paid, book.ledger, start=present.first, stop=stop - present.slot
+                )
+        if schedule is None:
+            schedule = best_schedule(job, book.ledger, start=present.first)
         if schedule is None:
             horizon_s = present.slot_s * (book.ledger.horizon + 1)
             curve = UtilityCurve(UtilityKind.LINEAR, _PRICELESS, horizon_s)
