@@ -35,11 +35,10 @@ import mpi4py
 
 mpi4py.rc.initialize = False
 
-from hpcslaq.core import commands as cmd  # noqa: E402  (after MPI is told to stay out)
 from hpcslaq.core import events as ev  # noqa: E402
 from hpcslaq.core.coordinator import Coordinator  # noqa: E402
 from hpcslaq.core.jobs import JobSpec  # noqa: E402
-from hpcslaq.mpi.messages import Farewell, Lead  # noqa: E402
+from hpcslaq.mpi.messages import End, Farewell, Lead  # noqa: E402
 from hpcslaq.mpi.rank0 import Rank0  # noqa: E402
 from hpcslaq.mpi.requests import RequestDesk  # noqa: E402
 from hpcslaq.policies.registry import make_policy  # noqa: E402
@@ -83,9 +82,10 @@ class PretendRanks:
     def __init__(self, fails: Callable[[str], bool]) -> None:
         self._fails = fails
         self._events: deque[ev.Event | Farewell] = deque()
+        self.lost: set[int] = set()
 
     def send(self, dest: int, tag: int, message: object) -> None:
-        if isinstance(message, cmd.Shutdown):
+        if isinstance(message, End):
             self._events.append(Farewell(dest, 0, 0, 0))
         if not isinstance(message, Lead):
             return
@@ -107,6 +107,9 @@ class PretendRanks:
 
     def poll(self, tag: int) -> ev.Event | Farewell | None:
         return self._events.popleft() if self._events else None
+
+    def look(self) -> set[int]:
+        return set()
 
     def flush(self, timeout_s: float) -> bool:
         return True

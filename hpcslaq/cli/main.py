@@ -16,6 +16,7 @@ from hpcslaq.mpi.launch import THREAD_VARIABLES, launched_size
 #: A module with several commands is followed by the name of the one.
 COMMANDS = {
     "run": "hpcslaq.cli.run",
+    "resume": "hpcslaq.cli.run:resume_command",
     "status": "hpcslaq.cli.status",
     "submit": "hpcslaq.cli.requests:submit_command",
     "cancel": "hpcslaq.cli.requests:cancel_command",
@@ -29,6 +30,7 @@ COMMANDS = {
     "predict": "hpcslaq.cli.predict",
     "bench": "hpcslaq.cli.bench",
     "doctor": "hpcslaq.cli.doctor",
+    "drill": "hpcslaq.cli.drill",
     "simulate": "hpcslaq.cli.simulate",
     "trace": "hpcslaq.cli.trace",
     "record": "hpcslaq.cli.record",

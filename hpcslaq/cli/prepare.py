@@ -96,6 +96,9 @@ def make_plan(path: Path, job_file: JobFile, data_paths: Mapping[str, str]) -> R
         references=job_file.references,
         self_checks=job_file.self_checks,
         time_limit_s=run.time_limit_s or 0.0,
+        step_limit_s=run.step_limit_s or 0.0,
+        heartbeat_limit_s=run.heartbeat_limit_s,
+        memory_limit_mb=run.memory_limit_mb or 0.0,
         is_serving=run.is_serving,
     )
 

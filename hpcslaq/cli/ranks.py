@@ -6,6 +6,7 @@ only where the ranks left no result. How its command line looks is in `hpcslaq.m
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ import click
 from hpcslaq.cli.live import Display
 from hpcslaq.core.coordinator import EXIT_STOPPED_EARLY
 from hpcslaq.errors import HpcslaqError, LaunchError
-from hpcslaq.mpi.launch import kill_session
+from hpcslaq.mpi.launch import LAUNCHER_VARIABLE, kill_session, this_launcher
 from hpcslaq.record.rundir import RunDirectory
 
 #: How often the display looks at the journal, s.
@@ -38,6 +39,33 @@ class RanksEndedError(HpcslaqError):
     """The ranks ended without a result, though the run had begun: the same command resumes it."""
 
     exit_code = EXIT_STOPPED_EARLY
+    #: Nobody had asked them to.
+    is_unwanted = True
+
+
+def keep_running(
+    line: list[str], env: dict[str, str], run: RunDirectory, *, is_quiet: bool, max_restarts: int
+) -> int:
+    """Start the ranks, and again up to `max_restarts` times where ranks were lost.
+
+    Each start replays the journal and goes on from the newest valid checkpoints. Returns and
+    raises what `start_ranks` does in the last one.
+    """
+    for restart in itertools.count(1):
+        try:
+            code = start_ranks(line, env, run, is_quiet=is_quiet)
+        except RanksEndedError as error:
+            if restart > max_restarts or not error.is_unwanted:
+                raise
+            reason = "the ranks ended without a result"
+        else:
+            result = run.read_result() if code == EXIT_STOPPED_EARLY else None
+            lost = result["lost_ranks"] if result and not result["stop_reason"] else []
+            if restart > max_restarts or not lost:
+                return code
+            reason = f"lost ranks {', '.join(str(rank) for rank in lost)}"
+        click.echo(f"restart {restart} of {max_restarts}: {reason}", err=True)
+    raise AssertionError("counting has an end")
 
 
 def start_ranks(line: list[str], env: dict[str, str], run: RunDirectory, *, is_quiet: bool) -> int:
@@ -56,7 +84,7 @@ def start_ranks(line: list[str], env: dict[str, str], run: RunDirectory, *, is_q
         # checkpoint; the launchers would kill them within a quarter of a second.
         process = subprocess.Popen(
             line,
-            env=env,
+            env={**env, LAUNCHER_VARIABLE: this_launcher()},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -84,7 +112,10 @@ def start_ranks(line: list[str], env: dict[str, str], run: RunDirectory, *, is_q
         size = output.seek(0, os.SEEK_END)
         output.seek(max(0, size - _TAIL_BYTES))
         said = output.read().strip()
-    raise _without_result(run, process.returncode, said, has_begun=signals.are_ranks_ready)
+    error = _without_result(run, process.returncode, said, has_begun=signals.are_ranks_ready)
+    if isinstance(error, RanksEndedError):
+        error.is_unwanted = signals.count == 0
+    raise error
 
 
 def _without_result(

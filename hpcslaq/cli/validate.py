@@ -54,6 +54,9 @@ def _document(path: Path, checked: JobFile, directories: dict[str, str]) -> dict
             "checkpoint_every_s": run.checkpoint_every_s,
             "ranks": run.ranks,
             "time_limit_s": run.time_limit_s,
+            "step_limit_s": run.step_limit_s,
+            "heartbeat_limit_s": run.heartbeat_limit_s,
+            "memory_limit_mb": run.memory_limit_mb,
         },
         "data": [
             _describe_data(key, source, directories.get(key))

@@ -502,7 +502,8 @@ class Coordinator:
             self.is_shut_down = True
             if self._live or not self.is_closed:
                 return [cmd.Shutdown(EXIT_STOPPED_EARLY)]
-            failed = any(r.state is JobState.FAILED for r in self.jobs.values())
+            bad = (JobState.FAILED, JobState.REJECTED)
+            failed = any(r.state in bad for r in self.jobs.values())
             return [cmd.Shutdown(EXIT_JOB_FAILED if failed else EXIT_OK)]
         if self._live and not self._is_round_pending and not self.is_stopping:
             self._is_round_pending = True

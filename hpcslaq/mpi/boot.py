@@ -7,10 +7,13 @@ every rank what rank 0 read from the run directory.
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
+import signal
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn, cast
 
@@ -22,6 +25,9 @@ from mpi4py import MPI  # noqa: E402  (after the thread level is chosen)
 
 from hpcslaq.errors import LaunchError  # noqa: E402
 from hpcslaq.mpi.launch import launched_rank, launched_size  # noqa: E402
+
+#: What a call of MPI raises.
+MpiError = MPI.Exception
 
 #: A coordinator and one worker.
 MIN_RANKS = 2
@@ -37,8 +43,9 @@ class Ranks:
     control: MPI.Intracomm
     #: All workers (world rank r is rank r - 1); the parent of job groups. None on rank 0.
     workers: MPI.Intracomm | None
-    #: Host name of every world rank.
+    #: Host name and process number of every world rank.
     hosts: tuple[str, ...]
+    pids: tuple[int, ...]
 
 
 def check_world(size: int, promised: int | None, library: str) -> None:
@@ -63,9 +70,10 @@ def open_world() -> Ranks:
     control = world.Dup()
     # Opens a connection between every pair: after a death, news reach only open ones.
     control.alltoall([0] * size)
-    hosts = tuple(control.allgather(socket.gethostname()))
+    hosts, pids = zip(*control.allgather((socket.gethostname(), os.getpid())), strict=True)
     workers = control.Split(MPI.UNDEFINED if rank == 0 else 0, rank)
-    return Ranks(rank, size, control, None if rank == 0 else cast(MPI.Intracomm, workers), hosts)
+    own = None if rank == 0 else cast(MPI.Intracomm, workers)
+    return Ranks(rank, size, control, own, hosts, pids)
 
 
 def broadcast_text(ranks: Ranks, text: str | None) -> str:
@@ -88,6 +96,29 @@ def close_world(ranks: Ranks) -> None:
     if ranks.workers is not None:
         ranks.workers.Free()
     leave()
+
+
+def is_fault_tolerant() -> bool:
+    """Whether the launcher lets the ranks go on when one dies (Open MPI's --with-ft ulfm)."""
+    return os.environ.get("OMPI_MCA_mpi_ft_enable", "") in ("1", "true")
+
+
+def end_process(ranks: Ranks, rank: int) -> None:
+    """Make sure that a rank that counts as dead is: it may only have been stopped.
+
+    Possible on this host only. A stopped one elsewhere ends when it goes on: Open MPI sees to that.
+    """
+    if ranks.hosts[rank] == ranks.hosts[ranks.rank]:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(ranks.pids[rank], signal.SIGKILL)
+
+
+def leave_abruptly(exit_code: int) -> NoReturn:
+    """End this process without MPI_Finalize, which may wait for ranks that have died."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def leave() -> None:

@@ -8,14 +8,17 @@ MPI. Inside an allocation the batch script starts the ranks itself and this is n
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from hpcslaq.errors import LaunchError
 
@@ -31,6 +34,9 @@ THREAD_VARIABLES = (
     "MKL_NUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
+
+#: Names the process that started a launch, for its ranks: see `this_launcher`.
+LAUNCHER_VARIABLE = "HPCSLAQ_LAUNCHER"
 
 _PROBE = (
     "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
@@ -50,6 +56,8 @@ class Mpi:
     launcher: str
     #: The Python interpreter whose mpi4py that is.
     python: str
+    #: Its ranks can go on when one dies (ULFM).
+    is_fault_tolerant: bool = False
 
 
 def launched_size(environ: Mapping[str, str]) -> int | None:
@@ -100,7 +108,9 @@ def find_mpi(wanted: str = "auto", python: str = sys.executable) -> Mpi:
         raise LaunchError(f"unknown MPI library {version!r} (known: {', '.join(FAMILIES)})")
     if wanted not in ("auto", family):
         raise LaunchError(f"--mpi {wanted} was asked for, but mpi4py loads {version!r}; {hint}")
-    return Mpi(family, version, _find_launcher(family, version, python), python)
+    launcher = _find_launcher(family, version, python)
+    is_fault_tolerant = family == "openmpi" and _has_ulfm(launcher)
+    return Mpi(family, version, launcher, python, is_fault_tolerant)
 
 
 def _find_launcher(family: str, version: str, python: str) -> str:
@@ -120,6 +130,18 @@ def _find_launcher(family: str, version: str, python: str) -> str:
                 return path
     found = f"found {', '.join(seen)} of another family" if seen else "found none"
     raise LaunchError(f"mpi4py loads {version!r}, but no mpirun belongs to it: {found}")
+
+
+def _has_ulfm(launcher: str) -> bool:
+    """Whether this Open MPI says of itself that it was built with fault tolerance."""
+    info = Path(launcher).with_name("ompi_info")
+    try:
+        answer = subprocess.run(
+            [str(info)], capture_output=True, text=True, check=False, timeout=30
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return bool(re.search(r"Fault Tolerance support: *yes", answer.stdout))
 
 
 def mpi_environment(
@@ -162,16 +184,31 @@ def mpi_environment(
 
 
 def mpi_command(
-    mpi: Mpi, num_ranks: int, program: list[str], *, is_one_machine: bool = True
+    mpi: Mpi,
+    num_ranks: int,
+    program: list[str],
+    *,
+    is_one_machine: bool = True,
+    survives: bool = False,
 ) -> list[str]:
-    """The command line that starts `program` (arguments of python) on `num_ranks` ranks."""
+    """The command line that starts `program` (arguments of python) on `num_ranks` ranks.
+
+    `survives` : the ranks are to go on when one dies; for an MPI that `is_fault_tolerant`.
+    """
     flags = ["-n", str(num_ranks)]
     if mpi.family == "openmpi":
+        flags += ["--with-ft", "ulfm"] if survives else []
         # Rank 0 mostly sleeps: it shares a core, so binding would waste one. Over several nodes
         # --oversubscribe would put all ranks on the first.
         crowd = ["--oversubscribe"] if is_one_machine else ["--map-by", "slot:OVERSUBSCRIBE"]
         flags += [*crowd, "--bind-to", "none"]
     return [mpi.launcher, *flags, mpi.python, "-m", "mpi4py", *program]
+
+
+def die() -> NoReturn:
+    """End this process as if it had been killed: launchers take an exit code for more."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("killed, but alive")
 
 
 def kill_session(session: int) -> None:
@@ -201,3 +238,28 @@ def _session_of(pid: int) -> int | None:
         return os.getsid(pid)
     except OSError:
         return None
+
+
+def this_launcher() -> str:
+    """This process in a form that `is_launcher_gone` understands: host, number and start time."""
+    return f"{socket.gethostname()}:{os.getpid()}:{_start_time(os.getpid())}"
+
+
+def is_launcher_gone(environ: Mapping[str, str]) -> bool:
+    """Whether the process that started this launch has died; False where that cannot be told."""
+    host, _, rest = environ.get(LAUNCHER_VARIABLE, "").rpartition(":")[0].rpartition(":")
+    started = environ.get(LAUNCHER_VARIABLE, "").rpartition(":")[2]
+    if not rest.isdigit() or not started or host != socket.gethostname():
+        return False
+    return _start_time(int(rest)) != started
+
+
+def _start_time(pid: int) -> str:
+    """When a process started, in clock ticks since boot; empty where there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return "" if os.path.isdir("/proc/self") else "unknown"
+    state, *fields = text.rpartition(")")[2].split()
+    # A process that ended and was not waited for is gone, too.
+    return "" if state in "ZX" else fields[18]

@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,9 +19,9 @@ import numpy as np
 from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
 from hpcslaq.errors import CheckpointError
-from hpcslaq.mpi.channel import Channel
+from hpcslaq.mpi.channel import ACTIVE_PAUSE_S, Backoff, Channel
 from hpcslaq.mpi.fence import Fence
-from hpcslaq.mpi.messages import TAG_EVENT, TAG_ORDER, TAG_PEER, Ready, Refused
+from hpcslaq.mpi.messages import TAG_EVENT, TAG_ORDER, TAG_PEER, Known, Meet, Ready, Refused
 from hpcslaq.record.store import CheckpointStore
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 #: look enters MPI, which hands the core to another rank when there is nothing and ranks
 #: outnumber cores: at every pass of a small job that cost a quarter of its time.
 LOOK_EVERY_S, LOOK_INSIDE_S = 5e-3, 0.1
+#: A group whose passes last longer does not make all the others wait for it, s.
+SOON_S = 0.2
 #: Longest part of an error that is reported.
 _MAX_MESSAGE = 500
 
@@ -132,11 +134,16 @@ class Leader:
         store: CheckpointStore,
         fence: Fence,
         *,
-        known_iterations: int,
+        known_iterations: int | None,
         report_every_s: float,
         checkpoint_every_s: float,
+        on_meet: Callable[[Meet, bool], None] = lambda message, is_quick: None,
     ) -> None:
         self._channel = channel
+        #: Told of each `Meet`, and whether this leader could come soon.
+        self._on_meet = on_meet
+        #: Wall seconds of the last pass.
+        self._pass_s = 0.0
         self._job = job
         self.checkpoints = CheckpointWriter(job, store, fence)
         self._report_every_s = report_every_s
@@ -146,8 +153,12 @@ class Leader:
         self._ready: set[int] = set()
         #: What a joiner that cannot join said; the job fails with it.
         self.refusal: Refused | None = None
-        #: Iterations whose losses were sent to rank 0.
+        #: Iterations whose losses rank 0 knows; None: a new leader that has yet to be told.
         self._reported = known_iterations
+        #: Rank 0 takes this rank for the leader.
+        self.is_known = known_iterations is not None
+        #: Of the present group.
+        self.generation = 0
         self._reported_at = time.monotonic()
         self._checkpointed_at = time.monotonic()
         self._polled_at = 0.0
@@ -160,18 +171,31 @@ class Leader:
         if now - self._polled_at < (LOOK_EVERY_S if is_before_boundary else LOOK_INSIDE_S):
             return (False, False)
         self._polled_at = now
-        order = self._channel.poll(TAG_ORDER, 0)
-        if order is not None:
-            assert isinstance(order, cmd.Regroup | cmd.Pause | cmd.Stop)
-            self.order = order
+        self.take_orders()
         if isinstance(self.order, cmd.Regroup) and not self.refusal:
             self._poll_joiners(self.order)
             return (self._ready >= set(self.order.joiners), self.refusal is not None)
         is_stop = isinstance(self.order, cmd.Stop) or self.refusal is not None
         return (isinstance(self.order, cmd.Pause), is_stop)
 
+    def take_orders(self) -> None:
+        """Take what rank 0 has sent; orders that come again after a loss may be out of date."""
+        while (order := self._channel.poll(TAG_ORDER, 0)) is not None:
+            match order:
+                case Meet():
+                    self._on_meet(order, self._pass_s < SOON_S)
+                case Known():
+                    self._reported = order.iterations
+                case cmd.Regroup() if order.generation > self.generation:
+                    self._ready &= set(order.joiners)
+                    self.order = order
+                case cmd.Pause() | cmd.Stop() if order.generation >= self.generation:
+                    self.order = order
+                case _:
+                    log.debug("dropped %s", order)
+
     def _poll_joiners(self, order: cmd.Regroup) -> None:
-        while len(self._ready) < len(order.joiners):
+        while not self._ready >= set(order.joiners):
             message = self._channel.poll(TAG_PEER)
             if message is None:
                 return
@@ -191,6 +215,7 @@ class Leader:
     def passed(self, seconds: float) -> None:
         """A pass took `seconds` of wall time."""
         self._seconds += seconds
+        self._pass_s = seconds
 
     def report(
         self, generation: int, losses: np.ndarray, epochs: int, num_workers: int, is_due: bool
@@ -203,6 +228,11 @@ class Leader:
         if not is_due and now - self._reported_at < self._report_every_s:
             return
         self._reported_at = now
+        if self._reported is None:
+            if not is_due:
+                return
+            self._await_known()
+        assert self._reported is not None
         news = losses[self._reported :]
         if len(news) == 0:
             return
@@ -218,6 +248,12 @@ class Leader:
         self._channel.send(0, TAG_EVENT, message)
         self._reported = len(losses)
         self._seconds = 0.0
+
+    def _await_known(self) -> None:
+        backoff = Backoff(ACTIVE_PAUSE_S)
+        while self._reported is None:
+            self.take_orders()
+            backoff.pause()
 
     def is_checkpoint_due(self) -> bool:
         """Whether the cadence asks for a checkpoint at this epoch boundary."""

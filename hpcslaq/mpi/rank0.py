@@ -18,9 +18,20 @@ from dataclasses import dataclass, field
 from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
 from hpcslaq.core.coordinator import Coordinator
-from hpcslaq.core.jobs import JobSpec
+from hpcslaq.core.jobs import JobSpec, JobState
 from hpcslaq.mpi.channel import ACTIVE_PAUSE_S, Backoff, Channel
-from hpcslaq.mpi.messages import TAG_EVENT, TAG_ORDER, Farewell, Join, Lead
+from hpcslaq.mpi.messages import (
+    TAG_EVENT,
+    TAG_ORDER,
+    End,
+    Farewell,
+    Join,
+    Known,
+    Lead,
+    Meet,
+    Present,
+    Succeeded,
+)
 from hpcslaq.mpi.requests import RequestDesk
 from hpcslaq.record.journal import JournalWriter
 
@@ -36,6 +47,10 @@ _CROWD = 32
 _TICKS_KEPT = 100_000
 #: How long rank 0 waits for the workers' farewells, s.
 _FAREWELL_S = 10.0
+#: Time between two looks for ranks that have died, s.
+_LOOK_EVERY_S = 0.02
+#: Time between two questions whether all workers could meet, s.
+_ASK_EVERY_S = 0.5
 
 
 @dataclass(slots=True)
@@ -52,12 +67,69 @@ class TickTimes:
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
+class Meetings:
+    """Has all living workers meet after a death, to make a new parent of groups; see `entry`.
+
+    In a calm moment: each rank is idle or a member of a group that trains, and all that could
+    keep others waiting have said that they could come at once.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        #: A rank has died since the last meeting was called.
+        self.is_wanted = False
+        #: Meetings that all have been to.
+        self._num_held = 0
+        #: The meeting is called, not only asked for.
+        self._is_called = False
+        self._ask_at = self._look_at = 0.0
+        #: Who could come, or has been there.
+        self._present: set[int] = set()
+
+    def note(self, message: Present) -> None:
+        """What a worker has said."""
+        if message.number == self._num_held + 1 and message.is_done is self._is_called:
+            self._present.add(message.rank)
+
+    def arrange(self, coordinator: Coordinator, lost: set[int]) -> None:
+        """Ask, call, or see that all have been there."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + _LOOK_EVERY_S
+        living = set(coordinator.ranks) - lost
+        if self._is_called:
+            if self._present >= living:
+                self._num_held, self._is_called = self._num_held + 1, False
+            return
+        if not self.is_wanted or coordinator.is_shut_down:
+            return
+        needed = set(coordinator.ranks.idle) - lost
+        resting = set(needed)
+        for record in coordinator.jobs.values():
+            if record.state is JobState.RUNNING:
+                needed.add(record.members[0])
+                resting.update(record.members)
+        if resting == living and self._present >= needed:
+            self.is_wanted, self._is_called = False, True
+            self._tell(living, is_now=True)
+        elif time.monotonic() >= self._ask_at:
+            self._ask_at = time.monotonic() + _ASK_EVERY_S
+            self._tell(needed, is_now=False)
+
+    def _tell(self, ranks: set[int], *, is_now: bool) -> None:
+        self._present.clear()
+        for rank in sorted(ranks):
+            self._channel.send(rank, TAG_ORDER, Meet(self._num_held + 1, is_now))
+
+
 class Rank0:
     """Drives a coordinator over the control channel until it orders the shutdown.
 
     `arrivals` : jobs still to be submitted, any order; `data_paths` : prepared data
     directory by data key; `desk` : requests from outside; `clock()` : seconds since run start;
-    `stop_reason()` : non-empty once the run is to end early.
+    `stop_reason()` : non-empty once the run is to end early; `end_process(rank)` : called for a
+    lost rank, which may only be stopped; `watch()` : called again and
+    again; `log_failure(failed)` : writes it down for people.
     """
 
     def __init__(
@@ -71,6 +143,9 @@ class Rank0:
         desk: RequestDesk,
         clock: Callable[[], float],
         stop_reason: Callable[[], str],
+        end_process: Callable[[int], None] = lambda rank: None,
+        watch: Callable[[], None] = lambda: None,
+        log_failure: Callable[[ev.JobFailed], None] = lambda failed: None,
     ) -> None:
         self._coordinator = coordinator
         self._channel = channel
@@ -79,9 +154,18 @@ class Rank0:
         self._desk = desk
         self._clock = clock
         self._stop_reason = stop_reason
-        self._is_stop_known = False
+        self._end_process = end_process
+        self._watch = watch
+        self._log_failure = log_failure
+        #: Why the run ends early; empty while it does not.
+        self.stop_reason = ""
         #: Since when the journal cannot be written (time.monotonic); None: it can.
         self._unwritten_since: float | None = None
+        #: When to look next for the dead (time.monotonic).
+        self._look_at = 0.0
+        #: Ranks whose death the coordinator knows.
+        self._mourned: set[int] = set()
+        self._meetings = Meetings(channel)
         #: Requests took all of the last tick: the next one begins with messages.
         self._is_turn_of_messages = False
         #: (due, number, event), the number keeping equal times in order of entry.
@@ -112,12 +196,18 @@ class Rank0:
         self._dismiss_all(sorted(hosts))
         return self.exit_code
 
+    @property
+    def lost(self) -> set[int]:
+        """Ranks that have died in this start of the run."""
+        return set(self._channel.lost)
+
     def _tick(self) -> bool:
         """Hand in what has happened since the last tick; whether anything had."""
         num_events = 0
+        self._watch()
         reason = self._stop_reason()
-        if reason and not self._is_stop_known:
-            self._is_stop_known = True
+        if reason and not self.stop_reason:
+            self.stop_reason = reason
             log.warning("stopping early: %s", reason)
             self._feed(ev.StopRequested(reason))
             num_events += 1
@@ -128,15 +218,19 @@ class Rank0:
         self._is_turn_of_messages = time.perf_counter() > until
         if not self._is_turn_of_messages:
             num_events += self._take_messages(until)
+        if self._mourned:
+            self._meetings.arrange(self._coordinator, self._channel.lost)
         return num_events + self._take_timers(until) > 0
 
     def _take_messages(self, until: float) -> int:
         """Hand in what the ranks say, one thing at least and not long after `until`; how much."""
+        dead = self._find_dead()
         for num_events in range(_MESSAGES_PER_TICK):
             message = self._channel.poll(TAG_EVENT)
             if message is None:
-                return num_events
-            self._feed(message)
+                # All that the dead had said has been taken in.
+                return num_events + self._mourn(dead)
+            self._take(message)
             if time.perf_counter() > until:
                 return num_events + 1
         return _MESSAGES_PER_TICK
@@ -150,6 +244,40 @@ class Rank0:
             if time.perf_counter() > until:
                 break
         return num_events
+
+    def _find_dead(self) -> set[int]:
+        """Ranks that have died and of whom the coordinator does not know it yet."""
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_EVERY_S
+            self._channel.look()
+        return self._channel.lost - self._mourned
+
+    def _mourn(self, dead: set[int]) -> int:
+        for rank in sorted(dead):
+            self._channel.bury(rank)
+            self._mourned.add(rank)
+            self._end_process(rank)
+            self._meetings.is_wanted = True
+            log.warning("rank %d is lost", rank)
+            self._feed(ev.RankLost(rank, "its process died or stopped"))
+        return len(dead)
+
+    def _take(self, message: ev.Event | Succeeded | Present) -> None:
+        """Hand in what a worker has sent."""
+        if isinstance(message, Present):
+            self._meetings.note(message)
+            return
+        if not isinstance(message, Succeeded):
+            self._feed(message)
+            return
+        # Whether the old leader's report has come, only this process knows.
+        formed = message.formed
+        record = self._coordinator.jobs[formed.job]
+        is_expected = record.state in (JobState.STARTING, JobState.REGROUPING)
+        if is_expected and record.generation == formed.generation:
+            self._feed(formed)
+        known = Known(formed.generation, self._coordinator.jobs[formed.job].iterations)
+        self._channel.send(message.rank, TAG_ORDER, known)
 
     def _take_requests(self) -> int:
         """Hand in what was asked for from outside; how much."""
@@ -174,6 +302,8 @@ class Rank0:
             return
         now = self._clock()
         self._journal.append(now, event)
+        if isinstance(event, ev.JobFailed):
+            self._log_failure(event)
         for order in self._coordinator.handle(event, now):
             self._journal.append(now, order)
             self._carry_out(order)
@@ -212,13 +342,18 @@ class Rank0:
                     order.stored_iterations,
                 )
                 send(leader, TAG_ORDER, lead)
+                join = Join(spec, path, order.generation, order.members, leader)
                 for rank in others:
-                    send(rank, TAG_ORDER, Join(spec, path, order.generation, order.members))
+                    send(rank, TAG_ORDER, join)
             case cmd.Regroup():
                 spec, path = self._job(order.job)
+                leader = self._coordinator.jobs[order.job].members[0]
+                join = Join(spec, path, order.generation, order.members, leader)
                 for rank in order.joiners:
-                    send(rank, TAG_ORDER, Join(spec, path, order.generation, order.members))
-                send(order.members[0], TAG_ORDER, order)
+                    send(rank, TAG_ORDER, join)
+                # Another than the coming leader only after the loss of one.
+                for rank in {leader, order.members[0]}:
+                    send(rank, TAG_ORDER, order)
             case cmd.Pause() | cmd.Stop():
                 send(order.leader, TAG_ORDER, order)
             case cmd.Dismiss():
@@ -243,16 +378,19 @@ class Rank0:
     def _dismiss_all(self, ranks: list[int]) -> None:
         """Tell the workers to end, and collect their farewells."""
         assert self.exit_code is not None
+        lost = self._channel.lost
+        end = End(self.exit_code)
         for rank in ranks:
-            self._channel.send(rank, TAG_ORDER, cmd.Shutdown(self.exit_code))
+            self._channel.send(rank, TAG_ORDER, end)
         backoff, until = Backoff(ACTIVE_PAUSE_S), time.monotonic() + _FAREWELL_S
-        while len(self.farewells) < len(ranks) and time.monotonic() < until:
+        while not {*self.farewells, *lost} >= set(ranks) and time.monotonic() < until:
+            self._channel.look()
             message = self._channel.poll(TAG_EVENT)
             if isinstance(message, Farewell):
                 self.farewells[message.rank] = message
             elif message is None:
                 backoff.pause()
-        missing = sorted(set(ranks) - set(self.farewells))
+        missing = sorted(set(ranks) - set(self.farewells) - lost)
         if missing:
             log.warning("no farewell from ranks %s within %g s", missing, _FAREWELL_S)
         self._channel.flush(_FAREWELL_S)

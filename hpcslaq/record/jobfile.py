@@ -95,6 +95,12 @@ class RunOptions:
     ranks: int | None = None
     #: The run checkpoints and stops after this time; None: no limit.
     time_limit_s: float | None = None
+    #: A call of a model's code may last so long; then its job fails. None: no limit.
+    step_limit_s: float | None = None
+    #: A rank that gives no sign of life for so long counts as lost; 0: none does.
+    heartbeat_limit_s: float = 60.0
+    #: Memory that a rank may take, in MiB; beyond it the job that asks for more fails.
+    memory_limit_mb: float | None = None
     #: Jobs that do not say otherwise are self-checked (see `JobFile.self_checks`).
     self_check: bool = False
     #: The run stays open for further jobs until it is closed.
@@ -123,6 +129,9 @@ _RUN_FIELDS = {
     "report_every": Field(FieldType.DURATION),
     "ranks": Field(FieldType.INTEGER, least=2, most=10**6),
     "time_limit": Field(FieldType.DURATION, above=0),
+    "step_limit": Field(FieldType.DURATION, above=0),
+    "heartbeat_limit": Field(FieldType.DURATION),
+    "memory_limit_mb": Field(FieldType.NUMBER, above=0),
     "self_check": Field(FieldType.FLAG),
     "serve": Field(FieldType.FLAG),
 }
@@ -152,6 +161,8 @@ _FIELD_OF_KEY = {
     "checkpoint_every": "checkpoint_every_s",
     "report_every": "report_every_s",
     "time_limit": "time_limit_s",
+    "step_limit": "step_limit_s",
+    "heartbeat_limit": "heartbeat_limit_s",
     "serve": "is_serving",
     "chunks": "num_chunks",
     "epochs": "max_epochs",

@@ -36,6 +36,12 @@ class RunPlan:
     report_every_s: float = 0.1
     #: Each start of the run checkpoints and ends after this time, s; 0: no limit.
     time_limit_s: float = 0.0
+    #: A call of user code may last so long, s; 0: no limit.
+    step_limit_s: float = 0.0
+    #: A rank that gives no sign of life for so long counts as lost, s; 0: none does.
+    heartbeat_limit_s: float = 60.0
+    #: Memory that a worker rank may take, MiB; 0: no limit.
+    memory_limit_mb: float = 0.0
     #: The run stays open for further jobs (`inbox`) until it is told that no more will come.
     is_serving: bool = False
     #: The job file that was asked for, for people.
@@ -128,6 +134,9 @@ def _essence(plan: RunPlan) -> RunPlan:
         policy_options=_plain(plan.policy_options),
         job_file="",
         time_limit_s=0.0,
+        step_limit_s=0.0,
+        memory_limit_mb=0.0,
+        heartbeat_limit_s=0.0,
         is_serving=False,
     )
 
@@ -150,5 +159,8 @@ _SETTINGS = (
     "keep_checkpoints",
     "report_every_s",
     "time_limit_s",
+    "step_limit_s",
+    "memory_limit_mb",
+    "heartbeat_limit_s",
     "is_serving",
 )

@@ -178,6 +178,11 @@ class RunDirectory:
         return self.path / "logs"
 
     @property
+    def heartbeats(self) -> Path:
+        """Signs of life of the ranks, while the run is on."""
+        return self.path / "heartbeats"
+
+    @property
     def report_html(self) -> Path:
         """The report for people."""
         return self.path / "report.html"

@@ -11,6 +11,10 @@ from hpcslaq.train.exact import Array
 Offsets = tuple[int, ...]
 
 
+class MemberLost(Exception):
+    """A member of the group has died: an operation may be complete on some of the others only."""
+
+
 class Reducer(Protocol):
     """Reductions over the members of a job, in place, on 1-D contiguous float64 arrays."""
 

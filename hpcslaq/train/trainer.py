@@ -16,6 +16,7 @@ import math
 import operator
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import Any, cast
@@ -45,7 +46,7 @@ from hpcslaq.train.model import (
     TrainingData,
     data_info,
 )
-from hpcslaq.train.reducer import Reducer, SliceReducer
+from hpcslaq.train.reducer import MemberLost, Reducer, SliceReducer
 from hpcslaq.train.selfcheck import NUM_PLACES, SelfCheck
 from hpcslaq.train.servers import Servers
 from hpcslaq.train.state import TrainState
@@ -148,9 +149,11 @@ class Trainer:
         chunks: Iterable[int] | None = None,
         clock: Callable[[], float] = lambda: 0.0,
         self_check: bool = False,
+        guard: AbstractContextManager[object] | None = None,
     ) -> None:
         """Join the job as `member`; `chunks` defaults to this worker's `chunk_share`.
 
+        guard : entered around each call of user code.
         self_check : now and then a chunk is computed again elsewhere (all members alike).
         """
         self.spec, self.model, self.data, self.state = spec, model, data, state
@@ -164,8 +167,11 @@ class Trainer:
         self._check = SelfCheck() if self_check else None
         self._buffer: Array = np.zeros(_CHECKS + (NUM_PLACES if self_check else 0))
         self._clock = clock
+        self._guard = guard or nullcontext()
         self._reduce_s = 0.0
         self._chunks: dict[int, Chunk] = {}
+        #: The stop rule that was met, before all members have confirmed that it was.
+        self.met: StopRule | None = None
         self.regroup(reducer, member=member, chunks=chunks)
         # A failure here is told to all in the first pass.
         self._attempt("steps_per_epoch", self._count_steps)
@@ -212,6 +218,23 @@ class Trainer:
         for chunk in self._chunks.values():
             chunk.cache.clear()
 
+    def recover(self, state: TrainState, met: StopRule | None) -> None:
+        """Go on after the loss of a member from the state of the most advanced one, and its `met`.
+
+        The pass that was under way is made again, unless it was complete: its iteration counts.
+        """
+        if state is not self.state:
+            self.restore(state)
+        self.met = met
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether another group may go on from this member's state at any moment.
+
+        Not where it could not complete a pass, nor where parameter servers hold parts of it.
+        """
+        return self._error is None and self._servers is None
+
     def fail(self, message: str, details: str = "") -> None:
         """Give up for a reason outside of the model: the next `step` tells all members."""
         self._error = Failure(self.member, f"{self._place()}: {message}", details)
@@ -226,7 +249,11 @@ class Trainer:
         self._reduce_s = 0.0
         if self._servers is not None:
             self._servers.release(self.state.arrays)
-        report = self._pass(flags or {})
+        if self.met is None:
+            report = self._pass(flags or {})
+            self.met = report.stop
+        else:  # the group broke before all knew
+            report = StepReport(is_epoch_end=self.state.step == 0, stop=self.met)
         is_ending = report.stop is not None or report.is_leaving
         if is_ending or self._must_gather(report):
             report = self._confirm(report)
@@ -320,10 +347,20 @@ class Trainer:
 
         So does SystemExit: it would end the rank, and the other members would wait for ever.
         """
+        return self._try(where, self._guarded, function, *args)
+
+    def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
+        with self._guard:
+            return function(*args)
+
+    def _try(self, where: str, function: Callable[..., Any], *args: Any) -> Any:
+        """The same for what also waits for other members: no limit on its time."""
         if self._error is not None:
             return None
         try:
             return function(*args)
+        except MemberLost:
+            raise
         except BaseException as error:  # noqa: BLE001 - user code: its failure is the job's
             self._error = self._failure(error, where)
             return None
@@ -449,7 +486,7 @@ class Trainer:
             self._reducer.add(total)
             totals = layout.unpack(total)
         else:
-            totals = self._attempt("statistics", self._servers.add, layout, total)
+            totals = self._try("statistics", self._servers.add, layout, total)
         self._reduce_s += self._clock() - began_at
         return totals
 

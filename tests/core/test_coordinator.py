@@ -353,12 +353,17 @@ def test_a_run_ends_with_code_1_when_a_job_failed() -> None:
     assert world.release()[-1] == cmd.Shutdown(1)
 
 
-def test_rejected_and_cancelled_jobs_do_not_spoil_the_exit_code() -> None:
+def test_a_cancelled_job_does_not_spoil_the_exit_code() -> None:
     world = world_of(a=0)
-    world.submit("big", min_workers=8)
     world.submit("a")
     world.tell(ev.JobCancelled("a"))
     assert world.tell(ev.ArrivalsClosed()) == [cmd.Shutdown(0)]
+
+
+def test_a_rejected_job_was_not_done_and_the_exit_code_says_so() -> None:
+    world = world_of()
+    world.submit("big", min_workers=8)
+    assert world.tell(ev.ArrivalsClosed()) == [cmd.Shutdown(1)]
 
 
 def test_a_run_without_jobs_ends_when_arrivals_are_closed() -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +20,9 @@ from hpcslaq.errors import LaunchError
 from hpcslaq.mpi.launch import FAMILIES, Mpi, find_mpi, mpi_command, mpi_environment
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+RUDE = f"{Path(__file__).parent / 'programs' / 'rude_models.py'}:Rude"
 
 
 @functools.cache
@@ -80,6 +87,18 @@ def launch() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.fixture
+def launch_line() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`launch_line(line, env, timeout_s=60)`: the same for a command line of one's own."""
+
+    def run(
+        line: list[str], env: dict[str, str], timeout_s: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        return _bounded(line, {**_clean_environment(), **env}, timeout_s)
+
+    return run
+
+
+@pytest.fixture
 def command() -> Callable[..., subprocess.CompletedProcess[str]]:
     """`command(mpi, arguments, timeout_s=120)`: run `hpcslaq` as a user of that MPI would."""
 
@@ -112,3 +131,109 @@ def _bounded(
         out, err = process.communicate()
         pytest.fail(f"{line}: no end within {timeout_s} s\n{out[-2000:]}\n{err[-4000:]}")
     return subprocess.CompletedProcess(line, process.returncode, out, err)
+
+
+class Place:
+    """A directory with job files on a small CSV file, and runs of them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        rows = "\n".join(f"{n % 7},{n % 3},{n % 2}" for n in range(40))
+        (path / "own.csv").write_text("x,y,label\n" + rows + "\n")
+
+    def job_file(self, *jobs: dict[str, Any], run: str = "", epochs: int = 6) -> Path:
+        """A job file of rude models with these options (keys of jobs: min_workers, name)."""
+        text = f'[run]\npolicy = "fair"\nround = "0.3s"\n{run}\n[data.own]\npath = "own.csv"\n'
+        for number, options in enumerate(dict(job) for job in jobs):
+            keys = {k: options.pop(k) for k in ("name", "min_workers") if k in options}
+            name = keys.pop("name", f"job{number}")
+            text += f'[[job]]\nname = "{name}"\nmodel = "{RUDE}"\ndata = "own"\nchunks = 4\n'
+            text += f"epochs = {epochs}\n"
+            text += "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+            values = ", ".join(f"{key} = {json.dumps(value)}" for key, value in options.items())
+            text += f"options = {{ {values} }}\n"
+        file = self.path / "jobs.toml"
+        file.write_text(text)
+        return file
+
+    @property
+    def out(self) -> Path:
+        return self.path / "run"
+
+    def arguments(self, file: Path, ranks: int = 3) -> list[str]:
+        return ["run", str(file), "--ranks", str(ranks), "--out", str(self.out), "--json"]
+
+    def environment(self) -> dict[str, str]:
+        prefixes = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPIR_", "HYDRA_", "SLURM_", "MPI4PY_")
+        env = {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
+        return {**env, "HPCSLAQ_CACHE": str(self.path / "cache")}
+
+    def start(
+        self, mpi: Mpi, file: Path, ranks: int = 3, more: tuple[str, ...] = ()
+    ) -> subprocess.Popen[str]:
+        """`hpcslaq run` in the background."""
+        return subprocess.Popen(
+            [mpi.python, "-m", "hpcslaq", *self.arguments(file, ranks), *more],
+            env=self.environment(),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def wait_for(self, text: str, timeout_s: float = 60.0) -> None:
+        """Wait until the journal holds this text."""
+        until = time.monotonic() + timeout_s
+        journal = self.out / "journal.jsonl"
+        while not (journal.exists() and text in journal.read_text()):
+            assert time.monotonic() < until, f"no {text} in time"
+            time.sleep(0.02)
+
+    def processes(self) -> dict[int, str]:
+        """Command lines that name this place, by process."""
+        found = {}
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                line = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if str(self.out) in line:
+                found[int(entry.parent.name)] = line
+        return found
+
+    def wait_until_empty(self, timeout_s: float = 30.0) -> None:
+        """Wait until no process names this place."""
+        until = time.monotonic() + timeout_s
+        while self.processes():
+            assert time.monotonic() < until, f"left behind: {self.processes()}"
+            time.sleep(0.05)
+
+    def kill_all(self) -> None:
+        """SIGKILL for all of them at once, as when a node dies."""
+        while processes := self.processes():
+            for pid in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(place: Place, command: Command) -> Callable[..., tuple[int, Any]]:
+    """`run(mpi, file)`: the exit code and the one JSON value of `hpcslaq run --json`."""
+
+    def call(mpi: Mpi, file: Path, ranks: int = 3, more: tuple[str, ...] = ()) -> tuple[int, Any]:
+        cache = str(place.path / "cache")
+        done = command(mpi, [*place.arguments(file, ranks), *more], HPCSLAQ_CACHE=cache)
+        assert "Traceback" not in done.stderr
+        return done.returncode, json.loads(done.stdout)
+
+    return call

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import threading
 import time
+import warnings
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -18,6 +21,19 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
+def loop() -> None:
+    while True:
+        pass
+
+
+def change() -> None:
+    """Change what belongs to the whole process."""
+    np.random.seed(0)
+    np.seterr(all="raise")
+    os.chdir("/")
+    warnings.simplefilter("error")
+
+
 #: What a rude model can do.
 DEEDS = {
     "raise": lambda: _raise(RuntimeError("a bug \udc80")),
@@ -27,6 +43,12 @@ DEEDS = {
     # As on a full disk: this rank can write no file of more than 100 bytes any more.
     "fill": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY)),
     "nothing": lambda: None,
+    "loop": loop,
+    "eat": lambda: np.ones(2**34),
+    "change": change,
+    "thread": lambda: threading.Thread(target=time.sleep, args=(600,), daemon=True).start(),
+    # Once: whoever comes after it finds the file `unless`.
+    "touch and kill": lambda: None,
 }
 
 
@@ -43,6 +65,9 @@ class Rude(Model):
 
     def act(self, where):
         if self.settings["where"] == where and not os.path.exists(self.settings["unless"]):
+            if self.settings["deed"] == "touch and kill":
+                Path(self.settings["unless"]).touch()
+                DEEDS["kill"]()
             DEEDS[self.settings["deed"]]()
 
     def check_data(self, info):

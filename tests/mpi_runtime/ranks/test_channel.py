@@ -44,7 +44,7 @@ def test_a_large_message_arrives_whole(ranks, channel):
 def test_messages_of_one_sender_keep_their_order(ranks, channel):
     if ranks.rank == 0:
         for number in range(100):
-            channel.send(2, TAG_ORDER, Enter(number))
+            channel.send(2, TAG_ORDER, Enter(number, (2,)))
         assert channel.flush(10.0)
     if ranks.rank == 2:
         assert [_wait(channel, TAG_ORDER).generation for _ in range(100)] == list(range(100))
