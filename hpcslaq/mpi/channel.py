@@ -130,9 +130,14 @@ class Channel:
             everybody.Free()
         news = dead - self.lost
         self.lost |= news
-        if 0 in news and self.rank != 0:
+        if 0 in self.lost and self.rank != 0:
             raise CoordinatorLost("rank 0 has died; the same command resumes the run")
         return news
+
+    def dead(self) -> set[int]:
+        """All ranks that have died, as MPI knows now; see `look`."""
+        self.look()
+        return self.lost
 
     def bury(self, rank: int) -> None:
         """Read nothing any more of what a dead rank has sent."""

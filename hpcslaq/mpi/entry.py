@@ -6,15 +6,12 @@ member for ever, so the leader first calls all members and creates the group wit
 answer, at once; who dies in the millisecond that is left takes the others with him
 (`groups.FORMING_LIMIT_S`). When the leader dies, rank 0 gives the order again, to another.
 
-After a death groups need another parent. Rank 0 finds a calm moment, then all living workers
-meet to make one (`Meet`): idle ranks at once, members of a group after the same pass (the leader
-tells them by a flag), ranks on the way into a group when its leader tells them, who does so before
-he goes himself. So nobody meets while another waits for him in a group.
+How a group ends is rank 0's word (`arbiter`): each member tells it that it came to the end, and
+whether all went well. Where not, the survivors form another group at once, without a communicator
+(`points`), which waits for nobody.
 """
 
 from __future__ import annotations
-
-import logging
 
 from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
@@ -26,18 +23,17 @@ from hpcslaq.mpi.messages import (
     TAG_EVENT,
     TAG_ORDER,
     TAG_PEER,
+    TAG_VERDICT,
     Call,
+    Came,
     Enter,
     Here,
     Join,
     Lead,
-    Meet,
-    Present,
     Ready,
     Refused,
+    Verdict,
 )
-
-log = logging.getLogger(__name__)
 
 
 class Entrance:
@@ -47,32 +43,6 @@ class Entrance:
         self._channel = channel
         self._rank = channel.rank
         self._groups = groups
-        #: Number of the newest meeting to which this rank was called.
-        self._called = 0
-
-    # -- meetings ----------------------------------------------------------------------
-
-    @property
-    def meeting(self) -> int:
-        """Number of the meeting that this rank has yet to go to; 0: none."""
-        return self._called if self._called > self._groups.parent_number else 0
-
-    def note(self, message: Meet, *, is_quick: bool = True) -> None:
-        """Take a call to a meeting, or answer the question whether this rank could come soon."""
-        if message.number <= self._groups.parent_number:
-            return
-        if message.is_now:
-            self._called = message.number
-        elif is_quick:
-            self._channel.send(0, TAG_EVENT, Present(message.number, self._rank, is_done=False))
-
-    def meet(self, number: int, others: tuple[int, ...] = ()) -> None:
-        """Go to the meeting; `others` : ranks that wait for this one and are told to come, too."""
-        for rank in others:
-            if rank != self._rank:
-                self._channel.send(rank, TAG_ENTRY, Meet(number, is_now=True))
-        self._groups.renew()
-        self._channel.send(0, TAG_EVENT, Present(number, self._rank, is_done=True))
 
     # -- the members -------------------------------------------------------------------
 
@@ -84,21 +54,16 @@ class Entrance:
         backoff = Backoff(ACTIVE_PAUSE_S)
         while True:
             message = self._channel.poll(TAG_ENTRY)
-            if isinstance(message, Meet):
-                if message.number > self._groups.parent_number:
-                    self.meet(message.number)
-            elif message is not None and message.generation == generation:
+            if message is not None and message.generation == generation:
                 if isinstance(message, Call):
                     leader = message.leader
                     self._channel.send(leader, TAG_PEER, self._here(generation))
                 elif not self._channel.survives:
                     return self._groups.form(message.members, generation)
-                elif group := self._try_to_form(message):
-                    return group
+                else:
+                    return self._form(message)
             order = self._channel.poll(TAG_ORDER)
-            if isinstance(order, Meet):
-                self.note(order)
-            elif getattr(order, "generation", None) == generation:
+            if getattr(order, "generation", None) == generation:
                 if isinstance(order, cmd.Dismiss):
                     return None
                 if isinstance(order, Join):
@@ -110,16 +75,12 @@ class Entrance:
                     return order
             elif order is None and message is None:
                 backoff.pause()
-            if self.meeting and leader in self._channel.lost:
-                self.meet(self.meeting)
 
     def wait_for_dismissal(self, refusal: Refused) -> None:
         """Wait until rank 0 knows what the leader was told; to a new leader it is told again."""
         backoff = Backoff(ACTIVE_PAUSE_S)
         while True:
             order = self._channel.wait(TAG_ORDER, backoff)
-            if isinstance(order, Meet):
-                self.note(order)
             if getattr(order, "generation", 0) != refusal.generation:
                 continue
             if isinstance(order, cmd.Dismiss):
@@ -132,8 +93,7 @@ class Entrance:
 
     def _here(self, generation: int) -> Here:
         self._channel.look()
-        number = self._groups.parent_number
-        return Here(generation, self._rank, number, self._groups.is_damaged())
+        return Here(generation, self._rank, bool(self._channel.lost))
 
     # -- the leader --------------------------------------------------------------------
 
@@ -147,12 +107,6 @@ class Entrance:
                 backoff.pause()
                 self._channel.look()
                 missing -= self._channel.lost
-                if not self._channel.survives:
-                    continue
-                if isinstance(call := self._channel.poll(TAG_ORDER), Meet):
-                    self.note(call)
-                if self.meeting:
-                    self.meet(self.meeting, order.members)
                 continue
             backoff.reset()
             if message.generation != order.generation:
@@ -177,19 +131,12 @@ class Entrance:
             for rank in waiting:
                 self._channel.send(rank, TAG_ENTRY, Enter(generation, members))
             return self._groups.form(members, generation)
-        attempt = 0
-        while True:
-            attempt += 1
-            enter = self._call(members, generation, attempt, leader)
-            for rank in enter.members[1:]:
-                self._channel.send(rank, TAG_ENTRY, enter)
-            group = self._try_to_form(enter)
-            if group is not None:
-                return group
+        enter = self._call(members, generation, leader)
+        for rank in enter.members[1:]:
+            self._channel.send(rank, TAG_ENTRY, enter)
+        return self._form(enter)
 
-    def _call(
-        self, members: tuple[int, ...], generation: int, attempt: int, leader: Leader
-    ) -> Enter:
+    def _call(self, members: tuple[int, ...], generation: int, leader: Leader) -> Enter:
         """Who lives and is about to enter, and how the group can be made."""
         channel = self._channel
         present: dict[int, Here] = {self._rank: self._here(generation)}
@@ -201,24 +148,51 @@ class Entrance:
                 if isinstance(message, Here) and message.generation == generation:
                     present[message.rank] = message
             leader.take_orders()
-            if self.meeting:
-                self.meet(self.meeting, members)
-                # They have another parent now: asked again.
-                return self._call(members, generation, attempt, leader)
             backoff.pause()
             channel.look()
-        present[self._rank] = mine = self._here(generation)
+        present[self._rank] = self._here(generation)
         living = tuple(rank for rank in members if rank not in channel.lost)
-        is_damaged = any(
-            present[rank].is_damaged or present[rank].parent_number != mine.parent_number
-            for rank in living
-        )
-        return Enter(generation, living, is_damaged, attempt)
+        is_damaged = any(present[rank].is_damaged for rank in living)
+        return Enter(generation, living, is_damaged)
 
-    def _try_to_form(self, enter: Enter) -> JobGroup | None:
-        return self._groups.try_to_form(
-            enter.members, enter.generation, enter.attempt, is_damaged=enter.is_damaged
-        )
+    # -- all ---------------------------------------------------------------------------
+
+    def _form(self, enter: Enter) -> JobGroup:
+        """The group of these members, or of those of them that live."""
+        members, generation = enter.members, enter.generation
+        group = self._groups.try_to_form(members, generation, is_damaged=enter.is_damaged)
+        if group is not None:
+            return group
+        verdict = self._come(members, generation, 0, is_well=False)
+        return self._groups.connect(verdict.members, generation, 1)
+
+    def agree(self, group: JobGroup, is_well: bool) -> tuple[int, ...] | None:
+        """Whether all that was done in this group was done by all members, who all live.
+
+        Called by each once, at the end. None: it was; else the survivors, the same on all.
+        """
+        if not self._channel.survives:
+            return None
+        if not is_well:
+            group.revoke()
+        verdict = self._come(group.members, group.generation, group.attempt, is_well=is_well)
+        return None if verdict.is_well else verdict.members
+
+    def _come(
+        self, members: tuple[int, ...], generation: int, attempt: int, *, is_well: bool
+    ) -> Verdict:
+        """Tell rank 0 that this rank came to the end of a group, and wait for its word."""
+        came = Came(self._rank, generation, attempt, members, is_well)
+        self._channel.send(0, TAG_EVENT, came)
+        backoff = Backoff(ACTIVE_PAUSE_S)
+        while True:
+            verdict = self._channel.poll(TAG_VERDICT)
+            if verdict is None:
+                self._channel.look()
+                backoff.pause()
+            elif isinstance(verdict, Verdict):
+                if (verdict.generation, verdict.attempt) == (generation, attempt):
+                    return verdict
 
 
 def failure_of(job: str, refusal: Refused) -> ev.JobFailed:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from types import TracebackType
-from typing import NoReturn, cast
+from typing import NoReturn
 
 import numpy as np
 from mpi4py import MPI
 
 from hpcslaq.mpi.launch import die
+from hpcslaq.mpi.points import PointComm
 from hpcslaq.mpi.post import Post
 from hpcslaq.train.reducer import MemberLost
 
@@ -27,22 +28,28 @@ log = logging.getLogger(__name__)
 #: A member that is inside the creation of a group for so long waits for a dead one, s: creation
 #: starts when all are ready and takes milliseconds.
 FORMING_LIMIT_S = 10.0
+#: Groups of one generation whose messages are told apart.
+_ATTEMPTS = 16
 
 
 class GroupFactory:
     """Makes the communicators of jobs out of the workers' communicator, and counts them.
 
-    With `survives` (ULFM) groups survive the death of members, and groups can be made after one:
-    once a rank knows of a death, `Create_group` fails on it until `renew` gives a new parent.
+    With `survives` (ULFM) groups survive the death of members, and groups can be made after one, of
+    messages between two ranks (`points`): no communicator can be made then.
     """
 
-    def __init__(self, workers: MPI.Intracomm, *, survives: bool = False) -> None:
-        #: All workers; world rank r has rank r - 1 in it.
+    def __init__(
+        self,
+        workers: MPI.Intracomm,
+        *,
+        survives: bool = False,
+        lost: Callable[[], set[int]] = set,
+    ) -> None:
+        """`lost()` : world ranks that have died, as far as this rank knows now."""
+        #: All workers, what groups are made of; world rank r has rank r - 1 in it.
         self._workers = workers
-        #: What groups are made of: the workers that lived when it was made.
-        self._parent = workers
-        #: Number of `_parent`: how often it was renewed.
-        self.parent_number = 0
+        self._lost = lost
         #: Whether groups survive the death of a member.
         self.survives = survives
         tag_limit = workers.Get_attr(MPI.TAG_UB) or 32767
@@ -58,21 +65,20 @@ class GroupFactory:
         return self._made(comm, members, generation)
 
     def try_to_form(
-        self, members: Sequence[int], generation: int, attempt: int, *, is_damaged: bool
+        self, members: Sequence[int], generation: int, *, is_damaged: bool
     ) -> JobGroup | None:
         """The same where members may die; None where it did not come about.
 
-        `is_damaged` : some member knows of a death that its parent is not free of, or has another
-        parent; the same on all. `attempt` : differs from try to try, alike on all members.
+        `is_damaged` : some member knows of a death, so no communicator can be made; the same on
+        all.
         """
+        if is_damaged:
+            return self.connect(members, generation, 0)
         timer = threading.Timer(FORMING_LIMIT_S, _give_up, [generation])
         timer.daemon = True
         timer.start()
         try:
-            if is_damaged:
-                comm = self._create_from_group(members, f"{generation}.{attempt}")
-            else:
-                comm = self._create_group(members, generation % self._num_tags)
+            comm = self._create_group(members, generation % self._num_tags)
         except MPI.Exception as error:
             log.warning("generation %d: no group of %s: %s", generation, members, error)
             return None
@@ -80,74 +86,41 @@ class GroupFactory:
             timer.cancel()
         return self._made(comm, members, generation)
 
-    def renew(self) -> None:
-        """A new parent without the dead; collective over all living workers."""
-        parent = cast(MPI.Intracomm, self._parent.Shrink())
-        parent.Set_errhandler(MPI.ERRORS_RETURN)
-        if self._parent is not self._workers:
-            self._parent.Free()
-        self._parent = parent
-        self.parent_number += 1
+    def connect(self, members: Sequence[int], generation: int, attempt: int) -> JobGroup:
+        """The group of these without a communicator; waits for nobody.
 
-    def is_damaged(self) -> bool:
-        """Whether this rank knows of a death that the parent is not free of."""
-        failed = self._parent.Get_failed()
-        try:
-            return failed.Get_size() > 0
-        finally:
-            failed.Free()
+        `attempt` : groups of this generation that broke before, the same on all members.
+        """
+        number = generation * _ATTEMPTS + attempt % _ATTEMPTS
+        places = [rank - 1 for rank in members]
+        comm = PointComm(self._workers, places, number, self._lost_places)
+        return self._made(comm, members, generation, attempt)
 
-    def free(self) -> None:
-        """Free the parent, if it is not the workers' communicator."""
-        if self._parent is not self._workers:
-            self._parent.Free()
-            self._parent = self._workers
+    def _lost_places(self) -> set[int]:
+        return {rank - 1 for rank in self._lost()}
 
     def _create_group(self, members: Sequence[int], tag: int) -> MPI.Intracomm:
-        base, group = self._group_in(self._parent, members)
+        everybody = self._workers.Get_group()
+        group = everybody.Incl([rank - 1 for rank in members])
         try:
-            return self._parent.Create_group(group, tag)
+            comm = self._workers.Create_group(group, tag)
         finally:
             group.Free()
-            base.Free()
-
-    def _create_from_group(self, members: Sequence[int], tag: str) -> MPI.Intracomm:
-        """Needs no parent; each call is dearer than the one before, so it is for the first time."""
-        base, group = self._group_in(self._workers, members)
-        try:
-            name = f"hpcslaq.{tag}"
-            return MPI.Intracomm.Create_from_group(group, name, errhandler=MPI.ERRORS_RETURN)
-        finally:
-            group.Free()
-            base.Free()
-
-    def _group_in(self, comm: MPI.Intracomm, members: Sequence[int]) -> tuple[MPI.Group, MPI.Group]:
-        """The group of `comm`, and that of these world ranks."""
-        everybody, base = self._workers.Get_group(), comm.Get_group()
-        try:
-            indices = everybody.Translate_ranks([rank - 1 for rank in members], base)
-        finally:
             everybody.Free()
-        return base, base.Incl(indices)
-
-    def repaired(self, comm: MPI.Intracomm, generation: int) -> JobGroup:
-        """The group of the members of a broken one that are alive; all of them call this."""
-        comm.Revoke()
-        shrunk = cast(MPI.Intracomm, comm.Shrink())
-        group, base = shrunk.Get_group(), self._workers.Get_group()
-        try:
-            indices = group.Translate_ranks(list(range(group.Get_size())), base)
-        finally:
-            group.Free()
-            base.Free()
-        return self._made(shrunk, [index + 1 for index in indices], generation)
-
-    def _made(self, comm: MPI.Intracomm, members: Sequence[int], generation: int) -> JobGroup:
         comm.Set_errhandler(MPI.ERRORS_RETURN)
+        return comm
+
+    def _made(
+        self,
+        comm: MPI.Intracomm | PointComm,
+        members: Sequence[int],
+        generation: int,
+        attempt: int = 0,
+    ) -> JobGroup:
         self.num_made += 1
         self.num_alive += 1
         self.num_peak = max(self.num_peak, self.num_alive)
-        return JobGroup(comm, tuple(members), generation, self)
+        return JobGroup(comm, tuple(members), generation, self, attempt)
 
 
 def _give_up(generation: int) -> None:
@@ -164,14 +137,17 @@ class JobGroup:
 
     def __init__(
         self,
-        comm: MPI.Intracomm,
+        comm: MPI.Intracomm | PointComm,
         members: tuple[int, ...],
         generation: int,
         factory: GroupFactory,
+        attempt: int = 0,
     ) -> None:
         self._comm = comm
         self.members = members
         self.generation = generation
+        #: Groups of this generation that broke before.
+        self.attempt = attempt
         self._factory = factory
         #: Index of this rank among the members; 0 leads.
         self.index = comm.Get_rank()
@@ -204,26 +180,14 @@ class JobGroup:
             self._factory.num_alive -= 1
             self._comm.Free()
 
-    def agree(self, is_well: bool) -> bool:
-        """Whether all that was done in this group was done by all members, who all live.
+    def revoke(self) -> None:
+        """A member is lost: those that wait for one another in an operation come out of it."""
+        self._comm.Revoke()
 
-        Collective over the survivors, the same answer on all of them; called once, at the end.
-        """
-        if not self._factory.survives:
-            return is_well
-        if not is_well:
-            # Members that wait for one another in an operation come out of it, and here.
-            self._comm.Revoke()
-        try:
-            return self._comm.Agree(int(is_well)) == 1
-        except MPI.Exception:
-            return False
-
-    def repaired(self) -> JobGroup:
-        """The group of the survivors, after they did not `agree`; this one is free then."""
-        group = self._factory.repaired(self._comm, self.generation)
+    def repaired(self, survivors: Sequence[int]) -> JobGroup:
+        """The group of the survivors of this one, which is free then."""
         self.free(is_broken=True)
-        return group
+        return self._factory.connect(survivors, self.generation, self.attempt + 1)
 
     @contextmanager
     def _surviving(self) -> Iterator[None]:
@@ -269,13 +233,13 @@ class JobGroup:
             rest = vector[offsets[-1] :]
             if rest.size:
                 requests.append(self._comm.Iallreduce(MPI.IN_PLACE, rest, MPI.SUM))
-            MPI.Request.Waitall(requests)
+            self._wait(requests)
 
     def spread_slices(self, vector: np.ndarray, offsets: Sequence[int], first: int) -> None:
         """Replace each slice (see `add_slices`) on all members by its server's."""
         slices = _slices(vector, offsets, first)
         with self._surviving():
-            MPI.Request.Waitall([self._comm.Ibcast(part, root) for root, part in slices])
+            self._wait([self._comm.Ibcast(part, root) for root, part in slices])
 
     def collect_slices(self, vector: np.ndarray, offsets: Sequence[int], first: int) -> None:
         """Replace each slice (see `add_slices`) on the leader by its server's."""
@@ -286,6 +250,12 @@ class JobGroup:
                     requests.append(self._comm.Irecv(part, root, root))
                 elif root == self.index:
                     requests.append(self._comm.Isend(part, 0, root))
+            self._wait(requests)
+
+    def _wait(self, requests: list[MPI.Request]) -> None:
+        if isinstance(self._comm, PointComm):
+            self._comm.wait(requests)
+        else:
             MPI.Request.Waitall(requests)
 
     def post(self, member: int, payload: bytes) -> None:

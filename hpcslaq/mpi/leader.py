@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from hpcslaq.core import events as ev
 from hpcslaq.errors import CheckpointError
 from hpcslaq.mpi.channel import ACTIVE_PAUSE_S, Backoff, Channel
 from hpcslaq.mpi.fence import Fence
-from hpcslaq.mpi.messages import TAG_EVENT, TAG_ORDER, TAG_PEER, Known, Meet, Ready, Refused
+from hpcslaq.mpi.messages import TAG_EVENT, TAG_ORDER, TAG_PEER, Known, Ready, Refused
 from hpcslaq.record.store import CheckpointStore
 
 log = logging.getLogger(__name__)
@@ -30,8 +30,6 @@ log = logging.getLogger(__name__)
 #: look enters MPI, which hands the core to another rank when there is nothing and ranks
 #: outnumber cores: at every pass of a small job that cost a quarter of its time.
 LOOK_EVERY_S, LOOK_INSIDE_S = 5e-3, 0.1
-#: A group whose passes last longer does not make all the others wait for it, s.
-SOON_S = 0.2
 #: Longest part of an error that is reported.
 _MAX_MESSAGE = 500
 
@@ -137,13 +135,8 @@ class Leader:
         known_iterations: int | None,
         report_every_s: float,
         checkpoint_every_s: float,
-        on_meet: Callable[[Meet, bool], None] = lambda message, is_quick: None,
     ) -> None:
         self._channel = channel
-        #: Told of each `Meet`, and whether this leader could come soon.
-        self._on_meet = on_meet
-        #: Wall seconds of the last pass.
-        self._pass_s = 0.0
         self._job = job
         self.checkpoints = CheckpointWriter(job, store, fence)
         self._report_every_s = report_every_s
@@ -182,8 +175,6 @@ class Leader:
         """Take what rank 0 has sent; orders that come again after a loss may be out of date."""
         while (order := self._channel.poll(TAG_ORDER, 0)) is not None:
             match order:
-                case Meet():
-                    self._on_meet(order, self._pass_s < SOON_S)
                 case Known():
                     self._reported = order.iterations
                 case cmd.Regroup() if order.generation > self.generation:
@@ -215,7 +206,6 @@ class Leader:
     def passed(self, seconds: float) -> None:
         """A pass took `seconds` of wall time."""
         self._seconds += seconds
-        self._pass_s = seconds
 
     def report(
         self, generation: int, losses: np.ndarray, epochs: int, num_workers: int, is_due: bool

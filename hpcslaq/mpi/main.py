@@ -340,7 +340,6 @@ def _write_result(
         "exit_code": code,
         "wall_s": wall_s,
         "num_ranks": ranks.size,
-        "num_meetings": max((f.num_meetings for f in farewells), default=0),
         "lost_ranks": sorted(driver.lost),
         "stop_reason": driver.stop_reason,
         "mpi": boot.library_version(),

@@ -20,6 +20,8 @@ TAG_EVENT = 2
 TAG_PEER = 3
 #: The leader of a group to a member, while it is being formed.
 TAG_ENTRY = 4
+#: Rank 0 to a member: `Verdict`.
+TAG_VERDICT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,7 @@ class Here:
 
     generation: int
     rank: int
-    #: Which parent of groups the rank has, and whether it knows of a death since.
-    parent_number: int
+    #: It knows of a death, of whatever rank.
     is_damaged: bool
 
 
@@ -99,9 +100,8 @@ class Enter:
 
     generation: int
     members: tuple[int, ...]
-    #: Where deaths are survived: no parent can be used, and the number of this attempt.
+    #: A member knows of a death: no communicator can be created.
     is_damaged: bool = False
-    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,20 +122,27 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Meet:
-    """Rank 0 to workers, after a death: come and make a new parent of groups, or: could you?"""
+class Came:
+    """Member to rank 0, where deaths are survived: I came to the end of this group."""
 
-    number: int
-    is_now: bool
+    rank: int
+    generation: int
+    #: Groups of this generation that broke before.
+    attempt: int
+    members: tuple[int, ...]
+    #: No operation failed here.
+    is_well: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
-    """Worker to rank 0: I could come at once, or I was there."""
+class Verdict:
+    """Rank 0 to the members of a group, when all have come to its end or died."""
 
-    number: int
-    rank: int
-    is_done: bool
+    generation: int
+    attempt: int
+    #: Nothing failed anywhere, and all live; else `members` form another group.
+    is_well: bool
+    members: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +161,6 @@ class Farewell:
     communicators_made: int
     communicators_peak: int
     communicators_alive: int
-    #: How often all workers made a new parent of groups, after deaths.
-    num_meetings: int = 0
     #: CPU seconds of the process and wall seconds since its start, by kind of activity.
     usage: Mapping[str, float] = field(default_factory=dict)
 
@@ -171,8 +176,8 @@ MESSAGES = (
     Enter,
     Succeeded,
     Known,
-    Meet,
-    Present,
+    Came,
+    Verdict,
     End,
     Farewell,
 )

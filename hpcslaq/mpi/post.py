@@ -10,6 +10,7 @@ from contextlib import suppress
 from mpi4py import MPI
 
 from hpcslaq.mpi.channel import ACTIVE_PAUSE_S, Backoff
+from hpcslaq.mpi.points import PointComm
 
 #: Of these messages; other point-to-point traffic of a group has the tag of a member.
 _TAG = 32_000
@@ -18,7 +19,7 @@ _TAG = 32_000
 class Post:
     """Sends to and receives from the members of one communicator."""
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Intracomm | PointComm) -> None:
         self._comm = comm
         self._status = MPI.Status()
         self._backoff = Backoff(ACTIVE_PAUSE_S)

@@ -19,17 +19,17 @@ from hpcslaq.core import commands as cmd
 from hpcslaq.core import events as ev
 from hpcslaq.core.coordinator import Coordinator
 from hpcslaq.core.jobs import JobSpec, JobState
+from hpcslaq.mpi.arbiter import Arbiter
 from hpcslaq.mpi.channel import ACTIVE_PAUSE_S, Backoff, Channel
 from hpcslaq.mpi.messages import (
     TAG_EVENT,
     TAG_ORDER,
+    Came,
     End,
     Farewell,
     Join,
     Known,
     Lead,
-    Meet,
-    Present,
     Succeeded,
 )
 from hpcslaq.mpi.requests import RequestDesk
@@ -49,8 +49,6 @@ _TICKS_KEPT = 100_000
 _FAREWELL_S = 10.0
 #: Time between two looks for ranks that have died, s.
 _LOOK_EVERY_S = 0.02
-#: Time between two questions whether all workers could meet, s.
-_ASK_EVERY_S = 0.5
 
 
 @dataclass(slots=True)
@@ -65,61 +63,6 @@ class TickTimes:
             return 0.0
         ordered = sorted(self.durations_s)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-class Meetings:
-    """Has all living workers meet after a death, to make a new parent of groups; see `entry`.
-
-    In a calm moment: each rank is idle or a member of a group that trains, and all that could
-    keep others waiting have said that they could come at once.
-    """
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        #: A rank has died since the last meeting was called.
-        self.is_wanted = False
-        #: Meetings that all have been to.
-        self._num_held = 0
-        #: The meeting is called, not only asked for.
-        self._is_called = False
-        self._ask_at = self._look_at = 0.0
-        #: Who could come, or has been there.
-        self._present: set[int] = set()
-
-    def note(self, message: Present) -> None:
-        """What a worker has said."""
-        if message.number == self._num_held + 1 and message.is_done is self._is_called:
-            self._present.add(message.rank)
-
-    def arrange(self, coordinator: Coordinator, lost: set[int]) -> None:
-        """Ask, call, or see that all have been there."""
-        if time.monotonic() < self._look_at:
-            return
-        self._look_at = time.monotonic() + _LOOK_EVERY_S
-        living = set(coordinator.ranks) - lost
-        if self._is_called:
-            if self._present >= living:
-                self._num_held, self._is_called = self._num_held + 1, False
-            return
-        if not self.is_wanted or coordinator.is_shut_down:
-            return
-        needed = set(coordinator.ranks.idle) - lost
-        resting = set(needed)
-        for record in coordinator.jobs.values():
-            if record.state is JobState.RUNNING:
-                needed.add(record.members[0])
-                resting.update(record.members)
-        if resting == living and self._present >= needed:
-            self.is_wanted, self._is_called = False, True
-            self._tell(living, is_now=True)
-        elif time.monotonic() >= self._ask_at:
-            self._ask_at = time.monotonic() + _ASK_EVERY_S
-            self._tell(needed, is_now=False)
-
-    def _tell(self, ranks: set[int], *, is_now: bool) -> None:
-        self._present.clear()
-        for rank in sorted(ranks):
-            self._channel.send(rank, TAG_ORDER, Meet(self._num_held + 1, is_now))
 
 
 class Rank0:
@@ -165,7 +108,7 @@ class Rank0:
         self._look_at = 0.0
         #: Ranks whose death the coordinator knows.
         self._mourned: set[int] = set()
-        self._meetings = Meetings(channel)
+        self._arbiter = Arbiter(channel)
         #: Requests took all of the last tick: the next one begins with messages.
         self._is_turn_of_messages = False
         #: (due, number, event), the number keeping equal times in order of entry.
@@ -218,8 +161,7 @@ class Rank0:
         self._is_turn_of_messages = time.perf_counter() > until
         if not self._is_turn_of_messages:
             num_events += self._take_messages(until)
-        if self._mourned:
-            self._meetings.arrange(self._coordinator, self._channel.lost)
+        self._arbiter.settle(self._mourned)
         return num_events + self._take_timers(until) > 0
 
     def _take_messages(self, until: float) -> int:
@@ -257,15 +199,14 @@ class Rank0:
             self._channel.bury(rank)
             self._mourned.add(rank)
             self._end_process(rank)
-            self._meetings.is_wanted = True
             log.warning("rank %d is lost", rank)
             self._feed(ev.RankLost(rank, "its process died or stopped"))
         return len(dead)
 
-    def _take(self, message: ev.Event | Succeeded | Present) -> None:
+    def _take(self, message: ev.Event | Succeeded | Came) -> None:
         """Hand in what a worker has sent."""
-        if isinstance(message, Present):
-            self._meetings.note(message)
+        if isinstance(message, Came):
+            self._arbiter.note(message)
             return
         if not isinstance(message, Succeeded):
             self._feed(message)

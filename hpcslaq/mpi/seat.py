@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -29,7 +30,6 @@ class Outcome(Enum):
     """How a stretch of passes in one group ended."""
 
     LEAVING = "leaving"
-    MEETING = "meeting"  # all workers meet (`entry`), then the group goes on
     STOPPED = "stopped"
     FINISHED = "finished"
     FAILED = "failed"
@@ -72,16 +72,14 @@ class Stretch:
     is_repaired: bool = False
     #: All members hold the same state and have their chunks.
     is_prepared: bool = False
-    #: Number of the meeting to go to; see Outcome.MEETING.
-    meeting: int = 0
     outcome: Outcome = Outcome.LEAVING
     report: StepReport = field(default_factory=StepReport)
     order: cmd.Regroup | cmd.Pause | None = None
 
-    def repaired(self) -> Stretch:
+    def repaired(self, survivors: Sequence[int]) -> Stretch:
         """The same with those that are left."""
         state = self.state if self.trainer is None else self.trainer.state
-        return Stretch(self.group.repaired(), state, self.trainer, is_repaired=True)
+        return Stretch(self.group.repaired(survivors), state, self.trainer, is_repaired=True)
 
 
 def outcome_of(report: StepReport) -> Outcome:

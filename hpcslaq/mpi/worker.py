@@ -45,7 +45,6 @@ from hpcslaq.mpi.messages import (
     Farewell,
     Join,
     Lead,
-    Meet,
     Ready,
     Refused,
     Succeeded,
@@ -88,7 +87,7 @@ class Worker:
         self._run = run
         self._plan = plan
         self._fence = Fence(run)
-        self._groups = GroupFactory(ranks.workers, survives=channel.survives)
+        self._groups = GroupFactory(ranks.workers, survives=channel.survives, lost=channel.dead)
         self._entrance = Entrance(channel, self._groups)
         #: Newest generation that this rank was called to: an order that comes again is dropped.
         self._newest = 0
@@ -106,12 +105,8 @@ class Worker:
         """Wait for orders and carry them out; the exit code that rank 0 sends."""
         backoff = Backoff(IDLE_PAUSE_S)
         while True:
-            if self._entrance.meeting:
-                self._entrance.meet(self._entrance.meeting)
             order = self._channel.wait(TAG_ORDER, backoff)
             match order:
-                case Meet():
-                    self._entrance.note(order)
                 case Lead() | Join() if order.generation <= self._newest:
                     log.debug("dropped %s", order)
                 case Lead():
@@ -249,9 +244,6 @@ class Worker:
             known_iterations=known_iterations,
             report_every_s=self._plan.report_every_s,
             checkpoint_every_s=self._plan.checkpoint_every_s,
-            on_meet=lambda message, is_quick: self._entrance.note(
-                message, is_quick=is_quick and seat.spec.staleness == 0
-            ),
         )
         leader.checkpoints.newest = seat.newest_checkpoint
         return leader
@@ -281,13 +273,9 @@ class Worker:
                 log.warning("%s: a member of the group is lost: %s", seat.spec.name, loss)
                 begin = time.perf_counter()
                 is_well = False
-            if not group.agree(is_well):
-                stretch = stretch.repaired()
-                continue
-            if stretch.outcome is Outcome.MEETING:
-                order = None if seat.leader is None else seat.leader.order
-                joiners = order.joiners if isinstance(order, cmd.Regroup) else ()
-                self._entrance.meet(stretch.meeting, joiners)
+            survivors = self._entrance.agree(group, is_well)
+            if survivors is not None:
+                stretch = stretch.repaired(survivors)
                 continue
             group.free()
             order = stretch.order
@@ -430,8 +418,6 @@ class Worker:
                 leave, stop = leader.poll(trainer.is_before_boundary)
                 flags = {Flag.LEAVE: float(leave), Flag.STOP: float(stop)}
                 flags[Flag.CHECKPOINT] = float(leader.is_checkpoint_due())
-                if seat.spec.staleness == 0:  # else members are not at the same pass
-                    flags[Flag.USER_1] = float(self._entrance.meeting)
             report = trainer.step(flags)
             if report.is_diverged:
                 self._repair(seat, group, trainer)
@@ -446,10 +432,6 @@ class Worker:
             began = time.perf_counter()
             if report.is_final:
                 stretch.outcome, stretch.report = outcome_of(report), report
-                return
-            if Flag.USER_1 in report.flags:
-                # All members see it in the same pass, and go together.
-                stretch.outcome, stretch.meeting = Outcome.MEETING, int(report.flags[Flag.USER_1])
                 return
 
     def _speak(
@@ -507,7 +489,6 @@ class Worker:
             self._groups.num_made,
             self._groups.num_peak,
             self._groups.num_alive,
-            self._groups.parent_number,
             process_usage(),
         )
         self._channel.send(0, TAG_EVENT, message)

@@ -1,0 +1,38 @@
+"""Rank 0's word on how a group ended, where deaths are survived.
+
+A collective of a broken group ends with an error on some members and well on others, and the
+agreements of MPI itself were seen to hang. So each member tells rank 0 how it came to the end.
+When all have, or are dead, rank 0 tells the living: all was well, or who forms another group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from hpcslaq.mpi.channel import Channel
+from hpcslaq.mpi.messages import TAG_VERDICT, Came, Verdict
+
+
+class Arbiter:
+    """Collects who came to the end of its group, and tells the members when all have."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        #: By generation and attempt: what the members have said, by rank.
+        self._open: dict[tuple[int, int], dict[int, Came]] = {}
+
+    def note(self, came: Came) -> None:
+        """What a member says of its group."""
+        self._open.setdefault((came.generation, came.attempt), {})[came.rank] = came
+
+    def settle(self, dead: Set[int]) -> None:
+        """Give the word on the groups of which nobody is missing; `dead` : ranks known as such."""
+        for key, said in list(self._open.items()):
+            members = next(iter(said.values())).members
+            if not {*said, *dead} >= set(members):
+                continue
+            del self._open[key]
+            living = tuple(rank for rank in members if rank not in dead)
+            is_well = living == members and all(came.is_well for came in said.values())
+            for rank in living:
+                self._channel.send(rank, TAG_VERDICT, Verdict(*key, is_well, living))
