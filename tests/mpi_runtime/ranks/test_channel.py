@@ -90,3 +90,60 @@ def test_named_arrays_are_broadcast_with_type_and_shape(ranks):
         assert received[name].dtype == array.dtype
         assert np.array_equal(received[name], array)
         assert received[name].shape == array.shape
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 100_000])
+def test_a_group_without_a_communicator_computes_what_one_with_it_does(ranks, length):
+    from mpi4py import MPI
+
+    from hpcslaq.mpi.points import PointComm
+
+    points = PointComm(ranks.control, range(ranks.size), length, set)
+    own = np.random.default_rng(ranks.rank).integers(-99, 99, length).astype(np.float64)
+    for root in range(ranks.size):
+        for op in (MPI.SUM, MPI.MAX):
+            pairs = []
+            for comm in (ranks.control, points):
+                total, slices, spread = own.copy(), own.copy(), own.copy()
+                comm.Allreduce(MPI.IN_PLACE, total, op)
+                comm.Bcast(spread, root)
+                at_root = comm.Get_rank() == root
+                sent, received = (MPI.IN_PLACE, slices) if at_root else (slices, None)
+                comm.Ireduce(sent, received, op, root).Wait()
+                pairs.append((total, slices, spread))
+            for expected, found in zip(*pairs, strict=True):
+                assert np.array_equal(expected, found)
+
+
+def test_who_waits_for_the_dead_in_a_group_without_a_communicator_is_told(ranks):
+    from hpcslaq.mpi.points import PointComm
+    from hpcslaq.train.reducer import MemberLost
+
+    lost: set[int] = {1}
+    points = PointComm(ranks.control, range(ranks.size), 77, lambda: lost)
+    if ranks.rank != 1:
+        with pytest.raises(MemberLost, match=r"\[1\]"):
+            points.wait([points.Irecv(np.empty(3), 1, 0)])
+
+
+def test_rank_0_gives_its_word_on_a_group_when_all_have_come_or_died(ranks, channel):
+    from hpcslaq.mpi.arbiter import Arbiter
+    from hpcslaq.mpi.messages import TAG_VERDICT, Came, Verdict
+
+    well = {7: (True, True), 8: (True, False), 9: (True, None)}  # None: died
+    if ranks.rank == 0:
+        arbiter = Arbiter(channel)
+        for _ in range(5):
+            arbiter.settle(set())
+            arbiter.note(_wait(channel, TAG_EVENT))
+        arbiter.settle({3})
+        arbiter.settle({2})
+    elif ranks.rank < 3:
+        for generation, said in well.items():
+            if said[ranks.rank - 1] is not None:
+                came = Came(ranks.rank, generation, 0, (1, 2), bool(said[ranks.rank - 1]))
+                channel.send(0, TAG_EVENT, came)
+        heard = [_wait(channel, TAG_VERDICT) for _ in range(4 - ranks.rank)]
+        expected = [Verdict(7, 0, True, (1, 2)), Verdict(8, 0, False, (1, 2))]
+        expected += [Verdict(9, 0, False, (1,))][: 2 - ranks.rank]
+        assert sorted(heard, key=lambda verdict: verdict.generation) == expected
