@@ -32,6 +32,7 @@ from hpcslaq.mpi.messages import (
     Lead,
     Ready,
     Refused,
+    Summons,
     Verdict,
 )
 
@@ -43,6 +44,8 @@ class Entrance:
         self._channel = channel
         self._rank = channel.rank
         self._groups = groups
+        #: The newest summons that came while this rank was on its way into a group.
+        self._summons: Summons | None = None
 
     # -- the members -------------------------------------------------------------------
 
@@ -62,6 +65,8 @@ class Entrance:
                     return self._groups.form(message.members, generation)
                 else:
                     return self._form(message)
+            if (summons := self._summoned(generation)) is not None:
+                return self._connect(summons.members, generation)
             order = self._channel.poll(TAG_ORDER)
             if getattr(order, "generation", None) == generation:
                 if isinstance(order, cmd.Dismiss):
@@ -107,6 +112,8 @@ class Entrance:
                 backoff.pause()
                 self._channel.look()
                 missing -= self._channel.lost
+                if self._summoned(order.generation):
+                    return None
                 continue
             backoff.reset()
             if message.generation != order.generation:
@@ -132,9 +139,14 @@ class Entrance:
                 self._channel.send(rank, TAG_ENTRY, Enter(generation, members))
             return self._groups.form(members, generation)
         enter = self._call(members, generation, leader)
+        if (summons := self._summons) is not None and summons.generation == generation:
+            return self._connect(summons.members, generation)
         for rank in enter.members[1:]:
-            self._channel.send(rank, TAG_ENTRY, enter)
+            self._admit(rank, enter)
         return self._form(enter)
+
+    def _admit(self, rank: int, enter: Enter) -> None:
+        self._channel.send(rank, TAG_ENTRY, enter)
 
     def _call(self, members: tuple[int, ...], generation: int, leader: Leader) -> Enter:
         """Who lives and is about to enter, and how the group can be made."""
@@ -144,6 +156,8 @@ class Entrance:
             channel.send(rank, TAG_ENTRY, Call(generation, self._rank))
         backoff = Backoff(ACTIVE_PAUSE_S)
         while not present.keys() >= set(members) - channel.lost:
+            if self._summoned(generation):
+                break
             while (message := channel.poll(TAG_PEER)) is not None:
                 if isinstance(message, Here) and message.generation == generation:
                     present[message.rank] = message
@@ -152,7 +166,7 @@ class Entrance:
             channel.look()
         present[self._rank] = self._here(generation)
         living = tuple(rank for rank in members if rank not in channel.lost)
-        is_damaged = any(present[rank].is_damaged for rank in living)
+        is_damaged = any(present[rank].is_damaged for rank in living if rank in present)
         return Enter(generation, living, is_damaged)
 
     # -- all ---------------------------------------------------------------------------
@@ -163,8 +177,20 @@ class Entrance:
         group = self._groups.try_to_form(members, generation, is_damaged=enter.is_damaged)
         if group is not None:
             return group
+        return self._connect(members, generation)
+
+    def _connect(self, members: tuple[int, ...], generation: int) -> JobGroup:
+        """The group of those that live, after that of `members` did not come about."""
         verdict = self._come(members, generation, 0, is_well=False)
         return self._groups.connect(verdict.members, generation, 1)
+
+    def _summoned(self, generation: int) -> Summons | None:
+        """The summons to the group of this generation, where another member leads it by now."""
+        message = self._channel.poll(TAG_VERDICT)
+        if isinstance(message, Summons):
+            self._summons = message
+        is_mine = self._summons is not None and self._summons.generation == generation
+        return self._summons if is_mine else None
 
     def agree(self, group: JobGroup, is_well: bool) -> tuple[int, ...] | None:
         """Whether all that was done in this group was done by all members, who all live.

@@ -20,7 +20,7 @@ TAG_EVENT = 2
 TAG_PEER = 3
 #: The leader of a group to a member, while it is being formed.
 TAG_ENTRY = 4
-#: Rank 0 to a member: `Verdict`.
+#: Rank 0 to a member: `Verdict` and `Summons`.
 TAG_VERDICT = 5
 
 
@@ -146,6 +146,17 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Summons:
+    """Rank 0 to a member of a new group that has not come to its end, while others have.
+
+    For those that the leader, now dead, did not tell of the group any more.
+    """
+
+    generation: int
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """To every worker: the run is over."""
 
@@ -178,6 +189,7 @@ MESSAGES = (
     Known,
     Came,
     Verdict,
+    Summons,
     End,
     Farewell,
 )

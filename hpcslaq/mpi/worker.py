@@ -255,7 +255,7 @@ class Worker:
 
         `state` : None on joiners; `begin` : when (perf_counter) the way to this group began.
         """
-        stretch = Stretch(group, state)
+        stretch = Stretch(group, state, is_repaired=group.attempt > 0)
         while True:
             group = stretch.group
             try:
@@ -286,7 +286,13 @@ class Worker:
             if next_group is None:
                 self._release(seat.spec.name, seat.generation, seat.usage)
                 return
-            stretch = Stretch(next_group, stretch.state, stretch.trainer, bool(order.joiners))
+            stretch = Stretch(
+                next_group,
+                stretch.state,
+                stretch.trainer,
+                must_share=bool(order.joiners),
+                is_repaired=next_group.attempt > 0,
+            )
 
     def _prepare(self, seat: Seat, stretch: Stretch) -> None:
         """All members hold the same state, and each has its chunks."""

@@ -57,6 +57,7 @@ DEATHS: dict[str, list[list[object]]] = {
     "a member in the broadcast of the state": [[3, "share", 1]],
     "the leader before the broadcast": [[1, "share", 1]],
     "the leader after the broadcast": [[1, "+share", 1]],
+    "after a death a leader that has told one member": [[4, "pass", 3], [1, "+enter", 4]],
     "the leader that shares an order": [[1, "order", 1]],
     "the leader that has shared an order": [[1, "+order", 1]],
     "a member that is told an order": [[2, "order", 1]],
@@ -78,6 +79,7 @@ DEATHS: dict[str, list[list[object]]] = {
 #: Inside the creation of a communicator nobody can be woken: the others give up after a time.
 INSIDE = {
     "a member inside the creation": [[2, "create", 1]],
+    "the leader that has told one member": [[1, "+enter", 1]],
 }
 
 Survive = Callable[..., Any]

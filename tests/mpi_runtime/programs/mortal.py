@@ -29,6 +29,7 @@ PLACES = {
     "collect": (Entrance, "collect"),
     "ready": (Entrance, "wait"),
     "call": (Entrance, "_call"),
+    "enter": (Entrance, "_admit"),
     "form": (groups.GroupFactory, "try_to_form"),
     "create": (groups.GroupFactory, "_create_group"),
     "share": (groups.JobGroup, "broadcast_arrays"),
