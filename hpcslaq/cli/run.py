@@ -53,8 +53,8 @@ def _launch_options(command: Function) -> Function:
             click.option(
                 "--ft",
                 type=click.Choice(["auto", "on", "off"]),
-                default="off",
-                help="Go on when a worker rank dies (on), where the MPI can (auto); experimental.",
+                default="auto",
+                help="Go on when a worker rank dies (on), where the MPI can (auto: default).",
             ),
             click.option(
                 "--max-restarts",
@@ -216,7 +216,7 @@ def _launch(run: RunDirectory, mpi: Mpi, num_ranks: int, launch: Launch, again: 
     program = ["-m", "hpcslaq.mpi", str(run.path)]
     if allocation is not None:
         program = ["-m", "hpcslaq", *again, "--stop-before", launch.stop_before]
-    survives = _survives(mpi, launch.ft, is_quiet=launch.is_quiet)
+    survives = _survives(mpi, launch.ft)
     line = mpi_command(mpi, num_ranks, program, is_one_machine=is_one_machine, survives=survives)
     env = mpi_environment(mpi, os.environ, num_ranks, cores, is_one_machine=is_one_machine)
     code = keep_running(line, env, run, is_quiet=launch.is_quiet, max_restarts=launch.max_restarts)
@@ -233,16 +233,15 @@ def _launch(run: RunDirectory, mpi: Mpi, num_ranks: int, launch: Launch, again: 
     return code
 
 
-def _survives(mpi: Mpi, ft: str, *, is_quiet: bool) -> bool:
+def _survives(mpi: Mpi, ft: str) -> bool:
     """Whether the ranks are to go on when one dies. Raises LaunchError where they cannot."""
     if ft == "off" or mpi.is_fault_tolerant:
         return ft != "off"
-    without = f"{mpi.version} cannot go on when a rank dies"
     if ft == "on":
-        raise LaunchError(f"--ft on: {without}; Open MPI 5 with fault tolerance (ULFM) can")
-    if not is_quiet:
-        note = f"note: {without}: a death ends the run, and the same command resumes it"
-        click.echo(note, err=True)
+        raise LaunchError(
+            f"--ft on: {mpi.version} cannot go on when a rank dies; "
+            "Open MPI 5 with fault tolerance (ULFM) can"
+        )
     return False
 
 

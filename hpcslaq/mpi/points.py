@@ -46,7 +46,6 @@ class PointComm:
         self._tag = number * _TAGS_PER_GROUP
         self._lost = lost
         self._index = self._places.index(comm.Get_rank())
-        self._is_yielding = True
 
     def Get_rank(self) -> int:
         """This rank's index among the members."""
@@ -99,7 +98,7 @@ class PointComm:
                 looked = time.monotonic()
             if now - began > _SPIN_S:
                 time.sleep(_PAUSE_S)
-            elif self._is_yielding:
+            else:
                 os.sched_yield()
 
     def _check(self) -> None:
