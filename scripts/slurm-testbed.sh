@@ -196,6 +196,8 @@ export OMPI_MCA_pml=ob1 OMPI_MCA_btl=^ofi,uct,openib OMPI_MCA_btl_tcp_if_include
 export OMPI_MCA_coll=^han,ucc OMPI_MCA_mpi_yield_when_idle=1
 export MPIR_CVAR_POLLS_BEFORE_YIELD=1 MPIR_CVAR_CH4_PROGRESS_THROTTLE=true
 export MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT=1
+# UCX takes the System V memory of another node for one of its own: shmat fails.
+export UCX_TLS=tcp,self
 END
 }
 

@@ -20,7 +20,12 @@ import click
 from hpcslaq.cli.live import Display
 from hpcslaq.core.coordinator import EXIT_STOPPED_EARLY
 from hpcslaq.errors import HpcslaqError, LaunchError
-from hpcslaq.mpi.launch import LAUNCHER_VARIABLE, kill_session, this_launcher
+from hpcslaq.mpi.launch import (
+    LAUNCHER_VARIABLE,
+    kill_session,
+    mapped_shared_memory,
+    this_launcher,
+)
 from hpcslaq.record.rundir import RunDirectory
 
 #: How often the display looks at the journal, s.
@@ -92,14 +97,19 @@ def start_ranks(line: list[str], env: dict[str, str], run: RunDirectory, *, is_q
         )
         is_openmpi = any(name.startswith("OMPI_") for name in env)
         with _Signals(process, run, is_openmpi) as signals, Display(run, is_quiet) as display:
+            shared: set[Path] = set()
             while process.poll() is None:
                 display.update()
                 signals.pass_on()
+                if not shared and signals.are_ranks_ready:
+                    shared = mapped_shared_memory(process.pid)
                 try:
                     process.wait(_LOOK_S)
                 except subprocess.TimeoutExpired:
                     continue
             display.update()
+        for path in shared:  # a rank that was killed has left its own
+            path.unlink(missing_ok=True)
         result = run.read_result()
         if result is not None and _stamp(run.result_json) != before:
             return int(result["exit_code"])

@@ -38,6 +38,9 @@ THREAD_VARIABLES = (
 #: Names the process that started a launch, for its ranks: see `this_launcher`.
 LAUNCHER_VARIABLE = "HPCSLAQ_LAUNCHER"
 
+#: Where the memory that ranks share is, as a line of /proc/PID/maps has it.
+_SHARED = " /dev/shm/"
+
 _PROBE = (
     "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
     "print(MPI.Get_library_version())"
@@ -224,6 +227,31 @@ def kill_session(session: int) -> None:
     if not members:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(session, signal.SIGKILL)
+
+
+def mapped_shared_memory(launcher: int) -> set[Path]:
+    """Files of shared memory that the processes below a launcher have mapped; none without /proc.
+
+    Both MPIs leave theirs behind where a rank is killed. MPICH gives each rank a session.
+    """
+    found = set()
+    for pid in _descendants(launcher):
+        with suppress(OSError):
+            lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+            found |= {Path(line.split(maxsplit=5)[5]) for line in lines if _SHARED in line}
+    return {path for path in found if path.exists()}
+
+
+def _descendants(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for process in _processes():
+        with suppress(OSError):
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(process)
+    found = [pid]
+    for parent in found:
+        found += children.get(parent, [])
+    return found[1:]
 
 
 def _processes() -> list[int]:

@@ -72,7 +72,8 @@ def test_accepted_jobs_of_both_kinds_end_within_a_slot_of_the_promise(
     (tmp_path / "jobs.toml").write_text(JOB_FILE)
     arguments = ["run", str(tmp_path / "jobs.toml"), "--ranks", "7", "--json"]
     done = command(any_mpi, [*arguments, "--out", str(tmp_path / "run")], timeout_s=200.0)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    # 1: a job was rejected, as it should be.
+    assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
     report = json.loads(done.stdout)
     states = {job["name"]: job["state"] for job in report["jobs"]}
     assert states.pop("worthless") == "rejected"

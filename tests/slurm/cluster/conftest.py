@@ -169,10 +169,14 @@ class Cluster:
         self, form: str, out: str, *options: str, pass_s: float = 0.2, **size: int
     ) -> Job:
         """Submit a run that would take minutes, and wait until its jobs train."""
-        (self.work / "slow").write_text(str(pass_s))
+        self.slow_down(pass_s)
         job = self.submit(form, out, *options, **size)
         job.wait_until_busy()
         return job
+
+    def slow_down(self, pass_s: float = 0.2) -> None:
+        """Let each pass of the jobs take so long, until `hurry`."""
+        (self.work / "slow").write_text(str(pass_s))
 
     def hurry(self) -> None:
         """Let the jobs finish in seconds: the results do not depend on how long a pass takes."""

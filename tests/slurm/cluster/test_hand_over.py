@@ -20,6 +20,7 @@ def test_the_early_warning_makes_it_checkpoint_and_come_back(cluster, undisturbe
     job = cluster.submit_slow(form, f"warned-{form}", "--requeue", "1")
     cluster.call("scancel", "--batch", "--signal=USR1", job.id)
     job.wait(lambda info: info.restarts == 1)
+    cluster.hurry()
     assert job.stop_reasons() == ["SIGUSR1"]
     cluster.hurry()
     info = job.wait_end()
@@ -31,6 +32,7 @@ def test_the_early_warning_makes_it_checkpoint_and_come_back(cluster, undisturbe
 def test_a_warning_that_comes_while_the_ranks_start_kills_none_and_is_not_lost(
     cluster, undisturbed, form
 ):
+    cluster.slow_down()
     job = cluster.submit(form, f"early-{form}", "--requeue", "1")
     # From here on the script takes signals; the ranks do not yet.
     job.wait(lambda info: "hpcslaq: job" in job.output())

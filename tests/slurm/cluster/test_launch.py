@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 pytestmark = [pytest.mark.slurm, pytest.mark.launch]
@@ -19,7 +21,7 @@ def test_jobs_train_over_two_nodes_with_the_same_digests(cluster, undisturbed, f
     assert (result["exit_code"], result["num_ranks"]) == (0, 5)
     (hosts,) = job.hosts()
     # Rank 0 shares a core of the first node: no worker is lost to it.
-    assert sorted(hosts.values()) == ["n1", "n1", "n2", "n2"]
+    assert sorted(Counter(hosts.values()).values()) == [2, 2]
     assert job.digests() == undisturbed("brief.toml")
 
 
@@ -35,7 +37,7 @@ def test_a_batch_script_of_ones_own_needs_one_line(cluster, undisturbed, form):
     info = job.wait_end()
     assert (info.state, info.exit_code) == ("COMPLETED", "0:0"), done
     (hosts,) = job.hosts()
-    assert sorted(hosts.values()) == ["n1", "n1", "n2", "n2"]
+    assert sorted(Counter(hosts.values()).values()) == [2, 2]
     assert job.digests() == undisturbed("brief.toml")
 
 
