@@ -38,7 +38,7 @@ from hpcslaq.mpi.messages import (
 
 
 class Entrance:
-    """One worker's ways into groups, and to the meetings of all workers."""
+    """One worker's ways into groups, and out of them."""
 
     def __init__(self, channel: Channel, groups: GroupFactory) -> None:
         self._channel = channel
