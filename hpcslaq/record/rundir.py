@@ -267,6 +267,9 @@ class RunDirectory:
             raise RunDirectoryError(
                 f"{self.run_toml}: format: expected {FORMAT}, found {document.get('format')!r}"
             )
+        versions = document.get("versions")
+        if not (isinstance(versions, dict) and all(isinstance(v, str) for v in versions.values())):
+            raise RunDirectoryError(f"{self.run_toml}: is damaged: versions: no table of strings")
         return document
 
     def claim(self) -> None:

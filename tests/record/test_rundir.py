@@ -224,6 +224,10 @@ def test_a_damaged_run_toml_is_refused_by_its_path(tmp_path: Path) -> None:
     run.run_toml.unlink()
     with pytest.raises(NotFoundError, match=r"run\.toml"):
         run.read_run_toml()
+    for versions in ("", "versions = 1", "[versions]\nnumpy = 2"):
+        run.run_toml.write_text(f"format = 1\n{versions}\n")
+        with pytest.raises(RunDirectoryError, match=r"run\.toml: is damaged: versions"):
+            run.read_run_toml()
 
 
 def test_the_result_is_none_until_it_is_written(tmp_path: Path) -> None:
