@@ -78,6 +78,7 @@ def describe_plans(plans: PlanHistory, summary: RunSummary, slot_s: float) -> di
     found = None
     if is_over and ledger is not None:
         found = _certificate(plans, summary, ledger, slot_s, earned)
+    bound = None if found is None else found.bound + _most_of_others(plans, summary, ledger)
     names = sorted(hosts)
     return {
         "slot_s": slot_s,
@@ -86,8 +87,8 @@ def describe_plans(plans: PlanHistory, summary: RunSummary, slot_s: float) -> di
         "jobs": jobs,
         "utility": earned,
         "planned_utility": math.fsum(job["planned_utility"] or 0.0 for job in jobs),
-        "bound": None if found is None else found.bound,
-        "certified_ratio": None if found is None else _finite(found.ratio),
+        "bound": bound,
+        "certified_ratio": None if bound is None or earned <= 0 else bound / earned,
         "promised_ratio": None if ledger is None else 2.0 * ledger.bounds.alpha,
         "price_low": plans.low,
         "price_high": plans.high,
@@ -204,12 +205,7 @@ def _certificate(
     """The bound over all jobs that were offered, as they were known when they were."""
     jobs = []
     for name in _names(plans, summary):
-        offer = next((facts for facts in plans.notes[name] if "work" in facts), None)
-        if offer is None or offer["slot"] >= ledger.horizon:
-            continue
-        age = offer["slot"] - offer["arrival"]
-        utility = SlotUtility(utility_of(summary.jobs[name].spec), slot_s, age)
-        job = read_job(name, offer, utility)
+        job = _offered(plans, summary, ledger, name, slot_s)
         if job is not None:
             jobs.append(job)
     if not jobs or len(jobs) > _MOST_JOBS:
@@ -218,5 +214,26 @@ def _certificate(
     return certify(ledger, jobs, earned, _ITERATIONS)
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _offered(
+    plans: PlanHistory, summary: RunSummary, ledger: Ledger, name: str, slot_s: float
+) -> Job | None:
+    """A job as it was known when it was offered; None if it never was."""
+    offer = next((facts for facts in plans.notes[name] if "work" in facts), None)
+    if offer is None or offer["slot"] >= ledger.horizon:
+        return None
+    age = offer["slot"] - offer["arrival"]
+    return read_job(name, offer, SlotUtility(utility_of(summary.jobs[name].spec), slot_s, age))
+
+
+def _most_of_others(plans: PlanHistory, summary: RunSummary, ledger: Ledger | None) -> float:
+    """The most that jobs can earn that were never offered: they ended while they were tried out.
+
+    Their payoff in the dual is bounded by all that they are worth.
+    """
+    if ledger is None:
+        return 0.0
+    return math.fsum(
+        utility_of(summary.jobs[name].spec).at(0.0)
+        for name in _names(plans, summary)
+        if _offered(plans, summary, ledger, name, 1.0) is None
+    )

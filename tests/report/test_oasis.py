@@ -40,10 +40,11 @@ def jobs() -> list[SimJob]:
     return [*rich, sim_job("poor", 90.0, 13.0, UtilityCurve(UtilityKind.CONSTANT, 2.0))]
 
 
-def write_run(path: Path, until: float = 1e9) -> RunDirectory:
+def write_run(path: Path, until: float = 1e9, more: tuple[SimJob, ...] = ()) -> RunDirectory:
     """The journal of a simulated run, up to a time, in a run directory."""
     run = RunDirectory.create(path)
-    specs = tuple(job.spec for job in jobs())
+    ran = [*jobs(), *more]
+    specs = tuple(job.spec for job in ran)
     RunPlan("oasis", specs, {"d": "/data/d"}, round_s=SLOT_S, job_file="jobs/x.toml").write(run)
     with JournalWriter(run.journal) as journal:
 
@@ -51,7 +52,7 @@ def write_run(path: Path, until: float = 1e9) -> RunDirectory:
             if now <= until:
                 journal.append(now, event, *orders)  # type: ignore[arg-type]
 
-        Simulator(OasisPolicy(), jobs(), 6, SLOT_S, hosts=HOSTS, on_record=keep).run()
+        Simulator(OasisPolicy(), ran, 6, SLOT_S, hosts=HOSTS, on_record=keep).run()
     return run
 
 
@@ -80,6 +81,14 @@ def test_the_bound_is_above_what_was_earned_and_the_ratio_follows(run: RunDirect
     # Nobody earns more than everyone's peak.
     assert oasis["bound"] <= 302.0 * (1 + 1e-6)
     assert oasis["promised_ratio"] >= 2.0
+
+
+def test_a_job_that_ended_while_it_was_tried_out_counts_in_the_bound(tmp_path: Path) -> None:
+    worth = UtilityCurve(UtilityKind.CONSTANT, 1000.0)
+    oasis = build_report(write_run(tmp_path / "run", more=(sim_job("short", 3.0, 0.0, worth),)))
+    told = {job["name"]: job for job in oasis["oasis"]["jobs"]}
+    assert (told["short"]["planned_utility"], told["short"]["utility"]) == (None, 1000.0)
+    assert oasis["oasis"]["bound"] >= oasis["oasis"]["utility"] > 1000.0
 
 
 def test_prices_lie_between_low_and_high_and_are_low_where_nothing_was_reserved(

@@ -60,11 +60,11 @@ def test_it_learns_about_what_lock_step_learns(lab, data, model, solver, stalene
     assert stale.state.epochs == 20 and stale.state.passes == exact.state.passes
     assert stale.state.iterations == exact.state.iterations
     assert stale.state.last_loss < 0.8 * stale.state.losses[0]
-    if solver == "sgd":
-        # Later pushes see what earlier ones did: that may help, by how much is the threads' luck.
-        assert stale.state.last_loss < 1.1 * exact.state.last_loss
-    # An optimiser's memory fades with each push, so a pass of three workers does not do the same.
-    assert stale.state.last_loss < 1.3 * exact.state.last_loss
+    # How much it learns is the threads' luck: later pushes see what earlier ones did, and an
+    # optimiser's memory fades with each, so a pass of three workers does not do the same.
+    first = stale.state.losses[0]
+    learnt = (first - stale.state.last_loss) / (first - exact.state.last_loss)
+    assert learnt > (0.9 if solver == "sgd" else 0.7)
 
 
 def test_pushes_of_one_worker_are_the_synchronous_passes(lab, data):
