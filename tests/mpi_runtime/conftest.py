@@ -66,6 +66,15 @@ def any_mpi() -> Mpi:
     pytest.skip("no MPI here (scripts/test.sh sets both up)")
 
 
+@pytest.fixture
+def own_mpi() -> Mpi:
+    """The MPI of this interpreter, which has the data packages; the others may not."""
+    for mpi in _installed().values():
+        if mpi.python == sys.executable:
+            return mpi
+    pytest.skip("this interpreter has no MPI")
+
+
 def _clean_environment() -> dict[str, str]:
     """This environment without what an enclosing launcher or BLAS setting left in it."""
     prefixes = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPIR_", "HYDRA_", "SLURM_", "MPI4PY_")

@@ -19,12 +19,12 @@ IS_LESS_BETTER = {"inertia", "perplexity", "log_loss", "rmse"}
 @pytest.mark.data
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_every_model_reaches_its_reference_on_real_data(any_mpi, command, tmp_path):
+def test_every_model_reaches_its_reference_on_real_data(own_mpi, command, tmp_path):
     for name in ("census", "protein", "flights", "patches", "mnist", "news"):
         if missing_packages(name):
             pytest.skip(f"the packages of {name} are not installed (scripts/fetch-data.sh)")
     arguments = ["run", str(JOBS / "zoo.toml"), "--ranks", "5", "--json"]
-    done = command(any_mpi, [*arguments, "--out", str(tmp_path / "run")], timeout_s=1700.0)
+    done = command(own_mpi, [*arguments, "--out", str(tmp_path / "run")], timeout_s=1700.0)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     jobs = json.loads(done.stdout)["jobs"]
     assert {job["model"] for job in jobs} == set(MODELS)
