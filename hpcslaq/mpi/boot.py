@@ -141,7 +141,7 @@ def _drain(comm: MPI.Intracomm) -> None:
         message.Recv([bytearray(status.Get_count(MPI.BYTE)), MPI.BYTE])
 
 
-def library_version() -> str:
+def mpi_version() -> str:
     """First line of the MPI library's version."""
     return MPI.Get_library_version().splitlines()[0].strip("\x00 ")
 

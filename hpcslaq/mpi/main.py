@@ -113,7 +113,7 @@ def run_ranks(
     faulthandler.enable()
     end_with_launcher()
     try:
-        boot.check_world(boot.world_size(), boot.promised_size(), boot.library_version())
+        boot.check_world(boot.world_size(), boot.promised_size(), boot.mpi_version())
     except HpcslaqError as error:
         is_speaker = boot.is_speaker()
         boot.leave()
@@ -342,7 +342,7 @@ def _write_result(
         "num_ranks": ranks.size,
         "lost_ranks": sorted(driver.lost),
         "stop_reason": driver.stop_reason,
-        "mpi": boot.library_version(),
+        "mpi": boot.mpi_version(),
         "versions": software_versions(_PACKAGES),
         "tick_p50_s": driver.ticks.percentile(0.50),
         "tick_p99_s": driver.ticks.percentile(0.99),
