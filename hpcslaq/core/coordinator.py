@@ -39,6 +39,7 @@ from hpcslaq.core.policy import (
     check_total,
 )
 from hpcslaq.core.ranks import RankTable
+from hpcslaq.core.records import advanced, mean_cost, order_under_way
 from hpcslaq.core.transitions import RankState, Trigger, next_state
 from hpcslaq.errors import InvalidTransition
 
@@ -262,7 +263,7 @@ class Coordinator:
                 members=members,
                 started_at=now if record.started_at is None else record.started_at,
                 regroups=record.regroups + was_running,
-                regroup_s=_mean_cost(record, event.seconds) if was_running else record.regroup_s,
+                regroup_s=mean_cost(record, event.seconds) if was_running else record.regroup_s,
             )
         )
         self.ranks.put(members, RankState.BUSY, event.job)
@@ -307,7 +308,7 @@ class Coordinator:
                 seconds=event.seconds * share,
             )
         # Its state, target and group are as before, so no index changes but that of live jobs.
-        self.jobs[event.job] = self._live[event.job] = _advanced(record, losses, event.epochs)
+        self.jobs[event.job] = self._live[event.job] = advanced(record, losses, event.epochs)
         if losses:
             self.forecaster.observe(event)
         return []
@@ -494,7 +495,7 @@ class Coordinator:
         target = 0 if state is JobState.STOPPING else record.target
         record = changed(record, state=state, generation=generation, forming=forming, target=target)
         self._put(record)
-        return _order_under_way(record)
+        return order_under_way(record)
 
     def _wake_or_end(self, now: float) -> list[cmd.Command]:
         """A WakeAt while jobs live; a Shutdown when nothing is left to do."""
@@ -685,7 +686,7 @@ class Coordinator:
         self._put(record)
         if not survivors:
             return self._group_gone(record, now)
-        return [] if record.state is JobState.RUNNING else [_order_under_way(record)]
+        return [] if record.state is JobState.RUNNING else [order_under_way(record)]
 
     def _group_gone(self, record: JobRecord, now: float) -> list[cmd.Command]:
         """No rank of the group is left: the job goes on from its checkpoint some time."""
@@ -698,44 +699,3 @@ class Coordinator:
 def _is_followed(event: ev.Event) -> bool:
     """Whether the next event is a submission too, after which the policy decides for both."""
     return isinstance(event, ev.JobSubmitted) and event.is_followed
-
-
-def _order_under_way(record: JobRecord) -> cmd.Command:
-    """The order that the job's record tells of."""
-    name, generation, forming = record.name, record.generation, record.forming
-    if record.state is JobState.STARTING:
-        return cmd.Start(name, generation, forming, record.iterations, record.stored_iterations)
-    if record.state is JobState.PAUSING:
-        return cmd.Pause(name, generation, record.members[0])
-    if record.state is JobState.STOPPING:
-        return cmd.Stop(name, generation, record.members[0])
-    members = record.members
-    before, after = set(members), set(forming)
-    joiners = tuple([rank for rank in forming if rank not in before])
-    leavers = tuple([rank for rank in members if rank not in after])
-    return cmd.Regroup(name, generation, forming, joiners, leavers)
-
-
-def _mean_cost(record: JobRecord, seconds: float) -> float:
-    """The mean cost of a change of the group, the newest one counting for a third."""
-    return seconds if record.regroups == 0 else (2.0 * record.regroup_s + seconds) / 3.0
-
-
-def _advanced(record: JobRecord, losses: Iterable[float], epochs: int) -> JobRecord:
-    """The record after these further losses."""
-    first, last, drop, num = record.first_loss, record.last_loss, record.largest_drop, 0
-    for loss in losses:
-        if first is None:
-            first = loss
-        if last is not None:
-            drop = max(drop, last - loss)
-        last = loss
-        num += 1
-    return changed(
-        record,
-        first_loss=first,
-        last_loss=last,
-        largest_drop=drop,
-        iterations=record.iterations + num,
-        epochs=max(epochs, record.epochs),
-    )
